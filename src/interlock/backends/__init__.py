@@ -1,0 +1,1 @@
+"""Stores behind one port. `port` is the contract, `registry` finds a store by the scheme of its URL."""

@@ -1,0 +1,125 @@
+"""The store in this process's memory, and the executable specification of every other store.
+
+What `memory` answers is right by definition: a stateful test drives each store and this one with the same operations and
+compares the answers. It excludes threads and tasks of one process from each other, nothing more.
+
+Rules of the file: one dictionary, one counter, one lock around each verb. Clever belongs elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from _thread import allocate_lock  # threading itself is forbidden to backends: it invites waiting
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from ..core import fence as fences
+from ..core.claim import Claim, Entry, Gone, Granted, Refused, free
+from ..core.token import owner_of
+from ..errors import UsageError
+from ..runtime.base import Runtime
+from .port import Backend, Capabilities
+
+
+class Held(NamedTuple):
+    """Who holds a name and until when."""
+
+    token: str
+    fence: int
+    until: float
+
+
+class Memory:
+    """The names and who holds them. One per `memory://name` and process, shared by all its clients."""
+
+    def __init__(self, now: Callable[[], float], first_fence: int = 0) -> None:
+        self.now = now
+        self.last_fence = first_fence
+        self.held: dict[str, Held] = {}
+        self.guard = allocate_lock()
+
+    def holder(self, name: str) -> Held | None:
+        """Who holds the name at this moment; forgets it once its time is over."""
+        held = self.held.get(name)
+        if held is not None and held.until <= self.now():
+            del self.held[name]
+            return None
+        return held
+
+
+class MemoryBackend:
+    """The port over a `Memory`."""
+
+    capabilities = Capabilities(processes=False, hosts=False, survives=False, foreign=False)
+
+    def __init__(self, address: str, memory: Memory) -> None:
+        self.address = address
+        self._memory = memory
+
+    async def claim(self, claim: Claim, within: float) -> Granted | Refused:
+        """See `port.Backend.claim`."""
+        memory = self._memory
+        with memory.guard:
+            now, held = memory.now(), memory.holder(claim.name)
+            if held is not None and held.token != claim.token:
+                return Refused(held.until - now, owner_of(held.token))
+            if held is None:
+                memory.last_fence += 1
+                fence = memory.last_fence
+            else:
+                fence = held.fence
+            memory.held[claim.name] = Held(claim.token, fence, now + claim.ttl)
+            return Granted(fence, claim.ttl)
+
+    async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
+        """See `port.Backend.extend`."""
+        memory = self._memory
+        with memory.guard:
+            held = memory.holder(name)
+            if held is None or held.token != token:
+                return Gone(taken=held is not None)
+            raised = max(held.fence, fence)
+            memory.last_fence = max(memory.last_fence, raised)
+            memory.held[name] = Held(token, raised, memory.now() + ttl)
+            return Granted(raised, ttl)
+
+    async def release(self, name: str, token: str, within: float) -> bool:
+        """See `port.Backend.release`."""
+        memory = self._memory
+        with memory.guard:
+            held = memory.holder(name)
+            if held is None or held.token != token:
+                return False
+            del memory.held[name]
+            return True
+
+    async def undo(self, name: str, token: str, within: float) -> None:
+        """See `port.Backend.undo`. Nothing is ever on its way here, so this is a release."""
+        await self.release(name, token, within)
+
+    async def inspect(self, name: str, within: float) -> Entry:
+        """See `port.Backend.inspect`."""
+        memory = self._memory
+        with memory.guard:
+            held = memory.holder(name)
+            if held is None:
+                return free(name)
+            return Entry(name, True, owner_of(held.token), held.until - memory.now(), held.fence)
+
+    async def close(self) -> None:
+        """See `port.Backend.close`. The memory stays as long as the process."""
+
+
+_memories: dict[str, Memory] = {}
+
+
+def open_memory(url: str, runtime: Runtime) -> Backend:
+    """The memory that the URL names: `memory://` is one, `memory://other` another. Raises UsageError on a path or query."""
+    parts = urlsplit(url)
+    if parts.path.strip("/") or parts.query or parts.fragment:
+        raise UsageError("a memory store is 'memory://' or 'memory://NAME', with nothing behind it")
+    memory = _memories.setdefault(
+        parts.netloc, Memory(runtime.now, fences.floor(int(time.time() * 1000)))  # the clock only seeds the counter
+    )
+    return MemoryBackend(f"memory://{parts.netloc}", memory)

@@ -1,0 +1,67 @@
+"""The port: what a store must do to carry locks. Every verb is one atomic step in the store.
+
+The contract, mirrored one to one by `interlock.testing.conformance`:
+
+1. *Atomic.* A verb happens whole or not at all.
+2. *Idempotent by token.* A repeated claim by the holder answers the same fence and sets the ttl anew; a repeated release or
+   undo is harmless. So a lost reply costs nothing.
+3. *Answers are data.* Raising `Unavailable` or being cancelled means that the outcome is unknown; the flow then calls `undo`.
+   Any other error means that nothing happened.
+4. *Durations, never timestamps,* go to the store; its own clock expires what it keeps.
+5. *Fences grow* strictly with each grant of a name and are minted in the same step as the grant. See `core.fence`.
+6. *One attempt.* No retry, no pause, no logging in a backend or hidden in a client library below it.
+7. *Bounded.* A verb answers or raises `Unavailable` within `within` seconds, connecting included.
+8. *Names are opaque* text that `core.checks.name` has passed.
+9. *Foreign exceptions end here.* What leaves a verb is an answer, an `InterlockError` or a cancellation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from ..core.claim import Claim, Entry, Gone, Granted, Refused
+from ..runtime.base import Runtime
+
+
+class Capabilities(NamedTuple):
+    """What a store can do, declared. The conformance suite holds it to its word, and skips nothing in silence."""
+
+    processes: bool  # excludes between processes, not only between threads of one
+    hosts: bool  # excludes between machines
+    survives: bool  # a held lock survives the death of every client
+    foreign: bool  # shares its keys with other lock libraries
+
+
+class Backend(Protocol):
+    """A store that carries locks. Make one with a registered opener; see `registry`."""
+
+    address: str  # where it is, without secrets
+    capabilities: Capabilities
+
+    async def claim(self, claim: Claim, within: float) -> Granted | Refused:
+        """Take the name for the token if it is free, expired, or the token's already."""
+
+    async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
+        """Set what is left of the token's lease to `ttl`. A `fence` above the stored one is stored (a quorum's write-back)."""
+
+    async def release(self, name: str, token: str, within: float) -> bool:
+        """Give the name back if the token holds it; whether it did."""
+
+    async def undo(self, name: str, token: str, within: float) -> None:
+        """See to it that requests of this token whose answers never came leave nothing behind.
+
+        Must follow them down the same path, so that it cannot overtake them. Returns at once when nothing was sent.
+        """
+
+    async def inspect(self, name: str, within: float) -> Entry:
+        """Who holds the name now."""
+
+    async def close(self) -> None:
+        """Let go of connections and files. Leases stay until they are released or expire."""
+
+
+Opener = Callable[[Any, Runtime], Backend]
+"""What a URL scheme is registered with: `open(url_or_client_object, runtime)`. Must not touch the network."""
+
+__all__ = ["Backend", "Capabilities", "Opener"]

@@ -1,0 +1,78 @@
+"""From what the user configured to a backend: a URL's scheme, or the type of a client object, picks the opener.
+
+Built-in schemes are a table, so that nothing is imported and no package metadata is read before it is needed; stores of
+other packages register themselves under the entry point group `interlock.backends`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from ..errors import UsageError
+from ..runtime.base import Runtime
+from .port import Backend, Opener
+
+_REDIS = "interlock.backends.redis.open:open_redis"
+BUILT_IN = {
+    "memory": "interlock.backends.memory:open_memory",
+    "sqlite": "interlock.backends.sqlite.open:open_sqlite",
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "unix": _REDIS,
+    "valkey": _REDIS,
+    "valkeys": _REDIS,
+}
+GROUP = "interlock.backends"
+
+
+def open_backend(where: Any, runtime: Runtime) -> Backend:
+    """A backend for a URL or for a client object that the user already has. Touches no network.
+
+    Raises UsageError for a URL that no store knows, Unsupported for what this version cannot do.
+    """
+    if isinstance(where, str):
+        return _opener(scheme_of(where))(where, runtime)
+    if _is_redis_like(where):
+        return _load(_REDIS)(where, runtime)
+    raise UsageError(
+        f"a store is a URL such as 'redis://localhost:6379', or a redis-py or valkey-py client, not {type(where).__name__}"
+    )
+
+
+def scheme_of(url: str) -> str:
+    """The scheme of a URL. Raises UsageError when there is none."""
+    scheme, colon, _ = url.partition(":")
+    if not colon or not scheme.replace("+", "").isalnum():
+        raise UsageError(f"{_shown(url)} is not a URL: it has no scheme. {_known()}")
+    return scheme.lower()
+
+
+def _opener(scheme: str) -> Opener:
+    if target := BUILT_IN.get(scheme):
+        return _load(target)
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=GROUP, name=scheme):
+        opener: Opener = point.load()
+        return opener
+    raise UsageError(f"no store is known for '{scheme}://'. {_known()}")
+
+
+def _load(target: str) -> Opener:
+    module, _, attribute = target.partition(":")
+    opener: Opener = getattr(import_module(module), attribute)
+    return opener
+
+
+def _is_redis_like(where: Any) -> bool:
+    return hasattr(where, "execute_command") and (hasattr(where, "connection_pool") or hasattr(where, "nodes_manager"))
+
+
+def _known() -> str:
+    return "Known are " + ", ".join(f"{scheme}://" for scheme in BUILT_IN)
+
+
+def _shown(url: str) -> str:
+    """A piece of a wrong URL for an error message; nothing behind an @ that might hide a password before it."""
+    return repr(url.rpartition("@")[2][:60])

@@ -1,0 +1,125 @@
+"""What may go in: names, durations. Everything wrong is refused here, before anything reaches a store.
+
+A name is what people read in logs, errors and `interlock status`. Two names that look alike must be the same lock, hence
+the rule for text outside ASCII: composed letters, digits and punctuation only. Emoji are refused for that reason: the same
+picture can be spelled with and without invisible selectors and joiners, and would be two locks.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+from ..errors import UsageError
+from .lease import drift
+
+MAX_NAME_BYTES = 512
+MIN_TTL = 0.01
+MAX_TTL = 7 * 86_400.0
+MAX_TIMEOUT = 366 * 86_400.0
+
+Duration = float | int | timedelta
+
+
+def name(value: object) -> str:
+    """The name itself, if it may be one.
+
+    Raises UsageError: not a string, empty, over 512 bytes, control or invisible characters, braces, emoji.
+    """
+    if not isinstance(value, str):
+        raise UsageError(f"a lock's name is a string, not {type(value).__name__}; nothing was written")
+    if not value or value.isspace():
+        raise UsageError("a lock's name may not be empty; nothing was written. Name what is shared, as in 'order:123'")
+    if value.isascii():
+        size = len(value)
+        printable = value.isprintable()
+    else:
+        size = _utf8_size(value)
+        printable = _readable(value)
+    if size > MAX_NAME_BYTES:
+        raise UsageError(
+            f"a lock's name may have {MAX_NAME_BYTES} bytes, this one has {size} ({value[:40]!a}…); nothing was written. "
+            "Use an identifier, or a hash of the long part"
+        )
+    if not printable:
+        raise UsageError(
+            f"{value[:80]!a} has characters that cannot be read or told apart (control, invisible, decomposed, emoji); "
+            "nothing was written. Use letters, digits and punctuation"
+        )
+    if "{" in value or "}" in value:
+        raise UsageError(
+            f"{value[:80]!r} has a brace in it; nothing was written. A template such as 'order:{{id}}' must be filled in "
+            "first (client.locked does that); braces also choose the slot in a Redis Cluster"
+        )
+    return value
+
+
+def _utf8_size(value: str) -> int:
+    try:
+        return len(value.encode())
+    except UnicodeEncodeError:
+        raise UsageError(f"{value[:80]!a} is not valid text (a lone surrogate); nothing was written") from None
+
+
+def _readable(value: str) -> bool:
+    import unicodedata  # 3 ms that a program with ASCII names never pays
+
+    if not unicodedata.is_normalized("NFC", value):
+        return False
+    for char in value:
+        if char.isascii():
+            if not char.isprintable():
+                return False
+        elif unicodedata.category(char)[0] not in "LMNP" or 0xFE00 <= ord(char) <= 0xFE0F:  # selectors are marks
+            return False
+    return True
+
+
+def seconds(value: Duration, what: str) -> float:
+    """A duration as float seconds. Raises UsageError for anything that is not a finite number or a timedelta."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(f"{what} is seconds (a number) or a timedelta, not {type(value).__name__}; nothing was written")
+    if isinstance(value, int):
+        value = max(min(value, 10**12), -(10**12))  # a huge int would overflow the conversion
+    number = float(value)
+    if not math.isfinite(number):
+        raise UsageError(f"{what} must be a finite number, not {number}; nothing was written")
+    return number
+
+
+def ttl(value: Duration) -> float:
+    """How long a store keeps an unrenewed lease. Raises UsageError outside 10 ms … 7 days."""
+    number = seconds(value, "ttl")
+    if number < MIN_TTL or number <= 2 * drift(number):
+        raise UsageError(
+            f"ttl={number:g} s is too short: a lease must outlast a round trip and the clock allowance, so at least "
+            f"{MIN_TTL:g} s; nothing was written. ttl is how long the store keeps the lock if you vanish"
+        )
+    if number > MAX_TTL:
+        raise UsageError(
+            f"ttl={number:g} s is too long (the limit is {MAX_TTL:g} s, 7 days): a crashed holder would block everyone for "
+            "that time; nothing was written"
+        )
+    return number
+
+
+def timeout(value: Duration | None) -> float | None:
+    """How long the caller is ready to wait; None is for ever. Raises UsageError for negative or absurd values."""
+    if value is None:
+        return None
+    number = seconds(value, "timeout")
+    if number < 0:
+        raise UsageError(f"timeout={number:g} s is negative; nothing was written. 0 asks once, None waits for ever")
+    if number > MAX_TIMEOUT:
+        raise UsageError(f"timeout={number:g} s is over a year; nothing was written. None waits for ever")
+    return number
+
+
+def request_timeout(value: Duration) -> float:
+    """How long one question to the store may take. Raises UsageError outside 1 ms … 60 s."""
+    number = seconds(value, "request_timeout")
+    if not 0.001 <= number <= 60:
+        raise UsageError(f"request_timeout={number:g} s must lie between 0.001 and 60 s; nothing was written")
+    return number

@@ -1,0 +1,58 @@
+"""The question a contender asks a store, and the answers.
+
+Rules of the file: plain values that cross layers. Nothing here knows a clock; times are durations in seconds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Claim(NamedTuple):
+    """May the holder of `token` have `name` for `ttl` seconds?"""
+
+    name: str
+    token: str
+    ttl: float
+
+
+class Granted(NamedTuple):
+    """Yes. `fence` grows strictly with each grant of the name; `ttl` is what the store really gave."""
+
+    fence: int
+    ttl: float
+
+
+class Refused(NamedTuple):
+    """No: somebody else holds it.
+
+    `retry_after` is when the holder's lease ends at the latest, in seconds, or None if it never ends by itself
+    (a foreign client wrote the key without an expiry). `owner` is what the holder says of itself in public.
+    """
+
+    retry_after: float | None
+    owner: str
+
+
+class Gone(NamedTuple):
+    """The token holds nothing any more. `taken`: somebody else holds the name now."""
+
+    taken: bool
+
+
+class Entry(NamedTuple):
+    """What a store knows of a name, with nothing secret in it.
+
+    `remaining` is None when the holder has no expiry, `fence` is None when the holder is a foreign client.
+    """
+
+    name: str
+    held: bool
+    owner: str
+    remaining: float | None
+    fence: int | None
+
+
+def free(name: str) -> Entry:
+    """The entry of a name that nobody holds."""
+    return Entry(name, False, "", 0.0, 0)

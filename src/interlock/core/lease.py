@@ -1,0 +1,71 @@
+"""How long a grant may be believed, and what state that leaves a lease in.
+
+Invariant: a holder stops believing before the store may give the name to anyone else. The deadline is counted from a moment
+read *before* the request was sent, and shortened by an allowance for clocks that run at different rates.
+
+Rules of the file: every moment is an argument. Nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+DRIFT_RATE = 0.01  # one percent: far above any quartz, near a badly calibrated virtual machine
+DRIFT_FLOOR = 0.002  # two milliseconds: the granularity of expiry in Redis, twice
+
+HELD, LOST, RELEASED = "held", "lost", "released"
+
+
+def drift(ttl: float) -> float:
+    """How much of a ttl is given up to clocks that disagree."""
+    return ttl * DRIFT_RATE + DRIFT_FLOOR
+
+
+def deadline(sent_at: float, ttl: float) -> float:
+    """When to stop believing in a grant of `ttl` that was asked for at `sent_at`."""
+    return sent_at + ttl - drift(ttl)
+
+
+class Hold:
+    """The state of one lease: what was granted and until when it may be believed.
+
+    Once lost or released it never comes back.
+    """
+
+    __slots__ = ("deadline", "fence", "gone", "name", "released", "token", "ttl")
+
+    def __init__(self, name: str, token: str, ttl: float, fence: int, deadline: float) -> None:
+        self.name = name
+        self.token = token
+        self.ttl = ttl
+        self.fence = fence
+        self.deadline = deadline
+        self.gone = ""  # the reason, once the store has said that the token holds nothing
+        self.released = False
+
+    def lost(self, now: float) -> bool:
+        """True from the deadline on, or once the store said so. Never true after a release in time."""
+        return not self.released and (bool(self.gone) or now >= self.deadline)
+
+    def state(self, now: float) -> str:
+        """One word: held, lost or released."""
+        if self.released:
+            return RELEASED
+        return LOST if self.lost(now) else HELD
+
+    def remaining(self, now: float) -> float:
+        """Seconds for which the lease may still be believed; 0 when lost or released."""
+        if self.released or self.gone:
+            return 0.0
+        return max(0.0, self.deadline - now)
+
+    def reason(self) -> str:
+        """Why it was lost, as a word."""
+        return self.gone or "expired"
+
+    def renewed(self, sent_at: float, ttl: float) -> None:
+        """The store confirmed `ttl` for a request sent at `sent_at`."""
+        self.ttl = ttl
+        self.deadline = deadline(sent_at, ttl)
+
+    def unconfirmed(self, sent_at: float, ttl: float) -> None:
+        """An extend went out and its answer was lost: believe the earlier of the two ends."""
+        self.deadline = min(self.deadline, deadline(sent_at, ttl))

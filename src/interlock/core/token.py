@@ -1,0 +1,29 @@
+"""The token: a random secret, then what its holder says of itself in public.
+
+    <32 hex digits>~<owner>        for example  9f…c1~web-7:4242
+
+It is the lock's value in the store, so anybody who can read the store sees who holds the lock at no extra cost. The random
+part is the secret; `owner_of` is the only way to a part of a token that may be shown.
+"""
+
+from __future__ import annotations
+
+RANDOM_DIGITS = 32
+SEPARATOR = "~"
+_HEX = frozenset("0123456789abcdef")
+
+
+def compose(random_hex: str, owner: str) -> str:
+    """A token from 32 random hex digits and the owner's public facts."""
+    return f"{random_hex}{SEPARATOR}{owner}"
+
+
+def is_ours(token: str) -> bool:
+    """Whether a value found in a store was written by interlock."""
+    head = token[:RANDOM_DIGITS]
+    return len(head) == RANDOM_DIGITS and token[RANDOM_DIGITS : RANDOM_DIGITS + 1] == SEPARATOR and _HEX.issuperset(head)
+
+
+def owner_of(token: str) -> str:
+    """The public part of a token; "" for a value that a foreign client wrote."""
+    return token[RANDOM_DIGITS + 1 :] if is_ours(token) else ""

@@ -1,0 +1,99 @@
+"""Every error of the library, cut by what the caller does next.
+
+    InterlockError
+    ├── NotAcquired        you do not hold it and nothing is left behind   → try later
+    │   └── AcquireTimeout     also a TimeoutError
+    ├── LeaseLost          you held it; stop writing now                   → abort
+    ├── StaleFence         the resource has seen a newer fence             → abort
+    ├── Unavailable        the store did not answer                        → alert
+    │   └── NoQuorum           too few nodes answered
+    └── UsageError         wrong arguments or colour                       → fix the code
+        └── Unsupported        this store or version cannot do that
+
+Rules of the file: a message says what happened, what is left behind and what to do next. No message holds a token
+or a password.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AcquireTimeout",
+    "InterlockError",
+    "LeaseLost",
+    "NoQuorum",
+    "NotAcquired",
+    "StaleFence",
+    "Unavailable",
+    "Unsupported",
+    "UsageError",
+]
+
+
+class InterlockError(Exception):
+    """The root of every error that this library raises on purpose."""
+
+
+class NotAcquired(InterlockError):
+    """You do not hold the lock and nothing of the attempt is left in the store. Try later.
+
+    `name` is the lock; `owner` is what the holder says about itself in public (host and process), or "".
+    """
+
+    def __init__(self, message: str, *, name: str, owner: str = "") -> None:
+        super().__init__(message)
+        self.name = name
+        self.owner = owner
+
+
+class AcquireTimeout(NotAcquired, TimeoutError):
+    """The lock was still held by someone else when `timeout` ran out. `waited` is how long that was, in seconds."""
+
+    def __init__(self, message: str, *, name: str, owner: str = "", waited: float = 0.0) -> None:
+        super().__init__(message, name=name, owner=owner)
+        self.waited = waited
+
+
+class LeaseLost(InterlockError):
+    """You held the lock and do not hold it any more: stop writing now.
+
+    `reason` is a word: "expired" (the ttl ran out) or "taken" (somebody else holds the name now).
+    """
+
+    def __init__(self, message: str, *, name: str, reason: str) -> None:
+        super().__init__(message)
+        self.name = name
+        self.reason = reason
+
+
+class StaleFence(InterlockError):
+    """The resource has already been touched under a newer fence than yours: stop, you are the late one."""
+
+    def __init__(self, message: str, *, fence: int, newest: int) -> None:
+        super().__init__(message)
+        self.fence = fence
+        self.newest = newest
+
+
+class Unavailable(InterlockError):
+    """The store did not answer, or not with an answer that can be used.
+
+    `backend` is its address without secrets. `cause` is a word: "refused", "timeout", "closed", "auth", "slow",
+    "error". What the attempt may have left behind is said in the message.
+    """
+
+    def __init__(self, message: str, *, backend: str, cause: str) -> None:
+        super().__init__(message)
+        self.backend = backend
+        self.cause = cause
+
+
+class NoQuorum(Unavailable):
+    """Fewer nodes answered than a quorum needs."""
+
+
+class UsageError(InterlockError):
+    """The call is wrong and would be wrong again: fix the code or the configuration."""
+
+
+class Unsupported(UsageError):
+    """This store, or this version, cannot do what was asked."""

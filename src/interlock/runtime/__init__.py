@@ -1,0 +1,1 @@
+"""The few things that touch the world: the clock, randomness, waiting. One file per colour."""

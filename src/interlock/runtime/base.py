@@ -1,0 +1,80 @@
+"""What a flow may ask of the world. Flows get it as an argument, so the simulator can hand them another one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+from ..core import token
+
+T = TypeVar("T")
+
+
+class Runtime(Protocol):
+    """The world, in one colour."""
+
+    colour: str  # "blocking" or "asyncio"
+
+    def now(self) -> float:
+        """Seconds on a clock that never steps and counts suspended time."""
+
+    def jitter(self) -> float:
+        """A random number in [0, 1)."""
+
+    def token(self) -> str:
+        """A fresh token: 128 random bits and this process's public facts."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Do nothing for a while."""
+
+    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` to its end even if the caller is cancelled meanwhile; the cancellation is raised afterwards."""
+
+
+if hasattr(time, "CLOCK_BOOTTIME"):
+
+    def now() -> float:
+        """CLOCK_BOOTTIME: never steps, and goes on while the machine sleeps, as the store's clock does."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+else:  # pragma: no cover - macOS, Windows
+
+    def now() -> float:
+        """The monotonic clock; it may stand still while the machine sleeps."""
+        return time.monotonic()
+
+
+class World:
+    """What both colours share."""
+
+    colour = ""
+
+    def __init__(self) -> None:
+        self._owner = ""
+        self._pid = 0
+
+    def now(self) -> float:
+        """See `Runtime.now`."""
+        return now()
+
+    def jitter(self) -> float:
+        """See `Runtime.jitter`."""
+        # 32 bits of the kernel's randomness; the `random` module would be shared state between threads and forks.
+        return int.from_bytes(os.urandom(4), "big") / 2**32
+
+    def token(self) -> str:
+        """See `Runtime.token`."""
+        from secrets import token_hex  # lazily: it costs an import of ten milliseconds
+
+        return token.compose(token_hex(token.RANDOM_DIGITS // 2), self.owner())
+
+    def owner(self) -> str:
+        """This process's public facts, as they stand behind the random part of a token: host:pid."""
+        pid = os.getpid()
+        if pid != self._pid:  # first use, or a fork
+            host = "".join(c for c in socket.gethostname() if c.isascii() and (c.isalnum() or c in "-._"))[:64]
+            self._owner, self._pid = f"{host}:{pid}", pid
+        return self._owner
