@@ -86,6 +86,11 @@ class Unavailable(InterlockError):
         self.backend = backend
         self.cause = cause
 
+    def tell(self, more: str) -> None:
+        """Add to the message what the layer that knows more has to say: what is left behind, what to do next."""
+        said = self.args[0]
+        self.args = (f"{said}{'' if said.endswith(('.', '?')) else '.'} {more}",)
+
 
 class NoQuorum(Unavailable):
     """Fewer nodes answered than a quorum needs."""

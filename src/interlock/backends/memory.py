@@ -8,7 +8,6 @@ Rules of the file: one dictionary, one counter, one lock around each verb. Cleve
 
 from __future__ import annotations
 
-import time
 from _thread import allocate_lock  # threading itself is forbidden to backends: it invites waiting
 from collections.abc import Callable
 from typing import NamedTuple
@@ -119,7 +118,5 @@ def open_memory(url: str, runtime: Runtime) -> Backend:
     parts = urlsplit(url)
     if parts.path.strip("/") or parts.query or parts.fragment:
         raise UsageError("a memory store is 'memory://' or 'memory://NAME', with nothing behind it")
-    memory = _memories.setdefault(
-        parts.netloc, Memory(runtime.now, fences.floor(int(time.time() * 1000)))  # the clock only seeds the counter
-    )
+    memory = _memories.setdefault(parts.netloc, Memory(runtime.now, fences.floor(runtime.wall_ms())))
     return MemoryBackend(f"memory://{parts.netloc}", memory)

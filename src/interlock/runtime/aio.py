@@ -30,8 +30,8 @@ class AsyncioRuntime(World):
         while not task.done():
             try:
                 await asyncio.wait({task})
-            except asyncio.CancelledError as error:
-                cancelled = error
+            except asyncio.CancelledError as stop:
+                cancelled = stop
         if cancelled is not None:
             if not task.cancelled() and (error := task.exception()) is not None:
                 cancelled.add_note(f"interlock: the clean-up failed: {error}")

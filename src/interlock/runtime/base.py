@@ -21,6 +21,9 @@ class Runtime(Protocol):
     def now(self) -> float:
         """Seconds on a clock that never steps and counts suspended time."""
 
+    def wall_ms(self) -> int:
+        """Milliseconds on the wall clock. Only lifts fences (see `core.fence`); validity must never rest on it."""
+
     def jitter(self) -> float:
         """A random number in [0, 1)."""
 
@@ -59,6 +62,10 @@ class World:
     def now(self) -> float:
         """See `Runtime.now`."""
         return now()
+
+    def wall_ms(self) -> int:
+        """See `Runtime.wall_ms`."""
+        return time.time_ns() // 1_000_000
 
     def jitter(self) -> float:
         """See `Runtime.jitter`."""

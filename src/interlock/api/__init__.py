@@ -1,0 +1,1 @@
+"""The faces: thin, in two colours, with no decisions of their own."""

@@ -1,0 +1,215 @@
+"""The asyncio face: AsyncClient, AsyncLock, AsyncLease. `client` is its twin; a test keeps them alike."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from ..backends.registry import open_backend
+from ..core import checks
+from ..core.checks import Duration
+from ..core.claim import Entry
+from ..errors import UsageError
+from ..flow import acquire as acquiring
+from ..flow import hold as holding
+from ..flow.site import Site
+from ..runtime.aio import AsyncioRuntime
+from .base import BaseLease
+from .options import UNSET, Options, Unset, where
+from .template import name_maker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncLease(BaseLease):
+    """What you hold: a name, until a deadline, under a fence. All state lives here.
+
+    It belongs to whoever has the object, so it may be handed to another thread or task on purpose.
+    """
+
+    __slots__ = ()
+
+    async def extend(self, ttl: Duration | None = None) -> None:
+        """Set what is left of the lease to `ttl` seconds, by default to the ttl it was granted with.
+
+        Raises LeaseLost if it is over: it never comes back. Raises Unavailable if the store does not answer; the lease then
+        stands as `remaining()` says.
+        """
+        await holding.extend(self._site, self._hold, self._hold.ttl if ttl is None else checks.ttl(ttl))
+
+    async def release(self) -> bool:
+        """Give the lock back. True if this call did, False if it was released before or is lost. Harmless when repeated.
+
+        Raises Unavailable if the store does not answer: the lock then ends with its ttl, and release may be called again.
+        """
+        return await holding.release(self._site, self._hold)
+
+    async def __aenter__(self) -> AsyncLease:
+        """The lease itself, once it is sure that it is held. Raises as `check` does."""
+        self.check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Release. Raises LeaseLost if the lease was lost and the body raised nothing; never hides the body's exception."""
+        await holding.leave(self._site, self._hold, error)
+
+
+class AsyncLock:
+    """A name with options. Has no state of its own: share it between threads or tasks, use it again and again."""
+
+    def __init__(self, site: Site, name: str, options: Options) -> None:
+        self._site = site
+        self._options = options
+        self._name = checks.name(name)
+        self._entered: dict[int, list[AsyncLease]] = {}  # who is inside a `with` block, by task
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._name
+
+    async def acquire(self, timeout: Duration | Unset | None = UNSET) -> AsyncLease:
+        """Wait until the lock is yours, at most `timeout` seconds; None waits for ever, 0 asks once.
+
+        Raises AcquireTimeout if somebody else still has it, Unavailable if the store does not answer. Nothing is left behind
+        then, nor when the call is interrupted or cancelled.
+        """
+        limit = self._options.timeout if timeout is UNSET else checks.timeout(timeout)
+        return AsyncLease(self._site, await acquiring.acquire(self._site, self._name, self._options.ttl, limit))
+
+    async def try_acquire(self) -> AsyncLease | None:
+        """Ask once, without waiting: the lease, or None if somebody else has the lock.
+
+        Raises Unavailable if the store does not answer. Nothing is left behind then.
+        """
+        hold = await acquiring.try_acquire(self._site, self._name, self._options.ttl)
+        return None if hold is None else AsyncLease(self._site, hold)
+
+    async def __aenter__(self) -> AsyncLease:
+        """Acquire with the lock's own timeout. The body never runs without the lock."""
+        lease = await self.acquire()
+        self._entered.setdefault(_me(), []).append(lease)
+        return lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Release. Raises LeaseLost if the lease was lost and the body raised nothing; never hides the body's exception."""
+        leases = self._entered[_me()]
+        lease = leases.pop()
+        if not leases:
+            del self._entered[_me()]
+        await lease.__aexit__(kind, error, trace)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r} on {self._site.backend.address}>"
+
+
+class AsyncClient:
+    """A set of locks on one store. Owns the connections; close it, or use it in a `with` block.
+
+    `url` is a URL ("redis://…", "rediss://…", "unix://…", "valkey://…", "sqlite:///path", "memory://") or a client object of
+    redis-py or valkey-py; without it INTERLOCK_URL decides, and without that an SQLite file of this user. `ttl`, `timeout` and
+    `renew` are the defaults of its locks, `request_timeout` bounds each question to the store. Connects at the first use.
+    Raises UsageError for settings that cannot work.
+    """
+
+    def __init__(
+        self,
+        url: Any = None,
+        *,
+        ttl: Duration = 10.0,
+        timeout: Duration | None = None,
+        renew: bool = False,
+        request_timeout: Duration = 1.0,
+    ) -> None:
+        self._options = Options.checked(ttl, timeout, renew)
+        runtime = AsyncioRuntime()
+        bound = checks.request_timeout(request_timeout)
+        self._site = Site(open_backend(where(url), runtime), runtime, bound)
+
+    @property
+    def address(self) -> str:
+        """Where the store is, without secrets."""
+        return self._site.backend.address
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: Duration | Unset = UNSET,
+        timeout: Duration | Unset | None = UNSET,
+        renew: bool | Unset = UNSET,
+    ) -> AsyncLock:
+        """The lock called `name`. Asks no store.
+
+        `ttl` is how long the store keeps it if you vanish, `timeout` how long you are ready to wait for it. Raises UsageError
+        for a name or a duration that cannot be used, Unsupported for `renew=True`, which this version does not have.
+        """
+        return AsyncLock(self._site, name, self._options.but(ttl, timeout, renew))
+
+    def locked(
+        self,
+        name: str,
+        *,
+        ttl: Duration | Unset = UNSET,
+        timeout: Duration | Unset | None = UNSET,
+        renew: bool | Unset = UNSET,
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
+        """Decorate a function so that each call runs under a lock whose name is filled in from its arguments.
+
+        `@client.locked("order:{order_id}")` locks per order. A call raises what acquiring and leaving a `with` block raise.
+        Raises UsageError at decoration for a template that does not fit the function, or a function of the other colour.
+        """
+        options = self._options.but(ttl, timeout, renew)
+
+        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+            if inspect.isasyncgenfunction(function):
+                raise UsageError(f"{function.__qualname__} is a generator: its body would run after the lock is released")
+            if not inspect.iscoroutinefunction(function):
+                raise UsageError(f"{function.__qualname__} is not async: decorate it with a Client's locked()")
+            make = name_maker(name, function)
+
+            @wraps(function)
+            async def under_lock(*args: P.args, **kwargs: P.kwargs) -> R:
+                async with AsyncLock(self._site, make(args, kwargs), options):
+                    return await function(*args, **kwargs)
+
+            return under_lock
+
+        return decorate
+
+    async def inspect(self, name: str) -> Entry:
+        """Who holds `name` now, with nothing secret in it. A picture of a moment: by the time you read it, it may be old.
+
+        Raises Unavailable if the store does not answer.
+        """
+        return await self._site.backend.inspect(checks.name(name), self._site.request_timeout)
+
+    async def close(self) -> None:
+        """Close the connections. Leases that were not released end with their ttl. Harmless when repeated."""
+        await self._site.backend.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        """The client itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self.address}>"
+
+
+def _me() -> int:
+    return id(asyncio.current_task())

@@ -1,0 +1,65 @@
+"""What the faces of both colours share: everything that needs no answer from a store."""
+
+from __future__ import annotations
+
+from ..core.lease import Hold
+from ..flow.hold import check
+from ..flow.site import Site
+
+
+class BaseLease:
+    """What you hold: a name, until a deadline, under a fence. All state lives here.
+
+    It belongs to whoever has the object, so it may be handed to another thread or task on purpose.
+    """
+
+    __slots__ = ("_hold", "_site")
+
+    def __init__(self, site: Site, hold: Hold) -> None:
+        self._site = site
+        self._hold = hold
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._hold.name
+
+    @property
+    def fence(self) -> int:
+        """The fencing token: grows strictly with every grant of this name. Let the resource refuse smaller ones."""
+        return self._hold.fence
+
+    @property
+    def token(self) -> str:
+        """The holder's random identity, which is the lock's value in the store. A secret: do not log it or hand it on."""
+        return self._hold.token
+
+    @property
+    def ttl(self) -> float:
+        """For how long the store last granted it, in seconds."""
+        return self._hold.ttl
+
+    @property
+    def lost(self) -> bool:
+        """Whether you held it and may not hold it any more. True from the deadline on, whatever ran in between."""
+        return self._hold.lost(self._site.runtime.now())
+
+    @property
+    def state(self) -> str:
+        """One word: "held", "lost" or "released"."""
+        return self._hold.state(self._site.runtime.now())
+
+    def remaining(self) -> float:
+        """For how many seconds the lease may still be believed; 0 when lost or released. Asks no store."""
+        return self._hold.remaining(self._site.runtime.now())
+
+    def check(self) -> None:
+        """Raise LeaseLost if the lease is over, UsageError if it was released. Asks no store.
+
+        It cannot close the gap between this check and your write: only the fence, checked by the resource, can.
+        """
+        check(self._hold, self._site.runtime.now())
+
+    def __repr__(self) -> str:
+        left = f", {self.remaining():.3f} s left" if self.state == "held" else ""
+        return f"<{type(self).__name__} {self.name!r} fence={self.fence} {self.state}{left}>"

@@ -1,0 +1,33 @@
+"""The default client: what `interlock.lock("name")` uses when nothing else was said."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+
+from ..core.checks import Duration
+from .client import Client, Lock
+from .options import UNSET, Unset
+
+_guard = threading.Lock()
+_client: Client | None = None
+
+
+def lock(
+    name: str,
+    *,
+    ttl: Duration | Unset = UNSET,
+    timeout: Duration | Unset | None = UNSET,
+    renew: bool | Unset = UNSET,
+) -> Lock:
+    """The lock called `name` on the default client: INTERLOCK_URL, else an SQLite file of this user on this host.
+
+    The client is made at the first call and closed when the interpreter ends. Raises as `Client` and `Client.lock` do.
+    """
+    global _client  # noqa: PLW0603 - one per process is the point
+    with _guard:
+        if _client is None:
+            _client = Client()
+            atexit.register(_client.close)
+        client = _client
+    return client.lock(name, ttl=ttl, timeout=timeout, renew=renew)

@@ -1,0 +1,75 @@
+"""What a client or a lock is configured with, checked once, then carried as plain values."""
+
+from __future__ import annotations
+
+import os
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from ..core import checks
+from ..core.checks import Duration
+from ..errors import Unsupported, UsageError
+
+URL_VARIABLE = "INTERLOCK_URL"
+
+
+class Unset(Enum):
+    """The type of UNSET: "as the client says". None has a meaning of its own for `timeout`."""
+
+    UNSET = "UNSET"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset.UNSET
+
+
+class Options(NamedTuple):
+    """The settings of a lock."""
+
+    ttl: float
+    timeout: float | None
+
+    @classmethod
+    def checked(cls, ttl: Duration, timeout: Duration | None, renew: bool) -> Options:
+        """Raises UsageError on values out of range, Unsupported for `renew=True`."""
+        _check_renew(renew)
+        return cls(checks.ttl(ttl), checks.timeout(timeout))
+
+    def but(self, ttl: Duration | Unset, timeout: Duration | Unset | None, renew: bool | Unset) -> Options:
+        """These, with what was given put in. Raises as `checked` does."""
+        if renew is not UNSET:
+            _check_renew(renew)
+        return Options(
+            self.ttl if ttl is UNSET else checks.ttl(ttl),
+            self.timeout if timeout is UNSET else checks.timeout(timeout),
+        )
+
+
+def _check_renew(renew: object) -> None:
+    if not isinstance(renew, bool):
+        raise UsageError(f"renew is True or False, not {type(renew).__name__}")
+    if renew:
+        raise Unsupported(
+            "renew=True: this version has fixed leases only and will not pretend otherwise. Use renew=False with a ttl that "
+            "outlasts the work, call lease.extend() in time, and let the resource check lease.fence"
+        )
+
+
+def where(store: Any) -> Any:
+    """The one store that was configured: the argument, else INTERLOCK_URL, else the embedded SQLite file.
+
+    Raises UsageError on an empty list, Unsupported on several nodes.
+    """
+    if store is None:
+        store = os.environ.get(URL_VARIABLE) or "sqlite:"
+    if isinstance(store, str) and "," in store:
+        store = [part.strip() for part in store.split(",")]
+    if isinstance(store, list | tuple):
+        if not store:
+            raise UsageError("the list of stores is empty; give a URL such as 'redis://localhost:6379'")
+        raise Unsupported(
+            f"{len(store)} nodes in a list make a quorum, which this version does not have; give one URL, not in a list"
+        )
+    return store

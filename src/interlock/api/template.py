@@ -1,0 +1,82 @@
+"""From `"order:{order_id}"` and a function's arguments to the name of a lock."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from string import Formatter
+from typing import Any
+
+from ..core import checks
+from ..errors import UsageError
+
+NameMaker = Callable[[tuple[Any, ...], dict[str, Any]], str]
+
+
+class _Stable(Formatter):
+    """Formats arguments that have a text of their own; an object's address would name another lock each time."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        kind: Any = type(value)
+        if all(getattr(kind, how) is getattr(object, how) for how in ("__format__", "__str__", "__repr__")):
+            raise UsageError(
+                f"a {kind.__name__} in a lock's name would put its memory address there; name an attribute, as in "
+                "'order:{order.id}', or give the class a __str__"
+            )
+        text: str = super().format_field(value, format_spec)
+        return text
+
+
+def name_maker(template: str, function: Callable[..., Any]) -> NameMaker:
+    """How to name the lock for a call of `function`.
+
+    Raises UsageError at once if the template names something that is not an argument. The maker raises UsageError if the
+    filled-in name may not be one, and TypeError, as the function would, for arguments that do not fit.
+    """
+    if not isinstance(template, str):
+        raise UsageError(f"locked() takes the lock's name, as in @client.locked('order:{{order_id}}'), not {template!r}")
+    signature = inspect.signature(function)
+    fields = _fields(template)
+    unknown = sorted(fields - set(signature.parameters))
+    if unknown:
+        raise UsageError(
+            f"the template {template!r} names {', '.join(unknown)}, but {getattr(function, '__qualname__', function)} takes "
+            f"{', '.join(signature.parameters) or 'no arguments'}"
+        )
+    if not fields:
+        fixed = checks.name(template.format())
+        return lambda args, kwargs: fixed
+    formatter = _Stable()
+
+    def make(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return checks.name(_fill(formatter, template, bound.arguments))
+
+    return make
+
+
+def _fill(formatter: Formatter, template: str, arguments: Mapping[str, Any]) -> str:
+    try:
+        return formatter.vformat(template, (), arguments)
+    except (AttributeError, LookupError, ValueError, TypeError) as error:
+        raise UsageError(f"the lock's name {template!r} cannot be filled in: {error}; nothing was locked") from error
+
+
+def _fields(template: str) -> set[str]:
+    """The arguments that a template names. Raises UsageError for one that is malformed or counts instead of naming."""
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError as error:
+        raise UsageError(f"the template {template!r} is malformed: {error}") from None
+    fields = set()
+    for _, field, spec, _ in parts:
+        if field is None:
+            continue
+        if "{" in (spec or ""):
+            raise UsageError(f"the template {template!r} nests fields; name each argument once")
+        root = field.partition(".")[0].partition("[")[0]
+        if not root.isidentifier():
+            raise UsageError(f"the template {template!r} must name its arguments, as in 'order:{{order_id}}'")
+        fields.add(root)
+    return fields

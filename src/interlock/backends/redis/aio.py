@@ -1,0 +1,205 @@
+"""The connection for tasks: one, shared by all of them, replies in the order of the requests.
+
+Rules of the file: a request is owed an answer until its caller has it (`_owing`), whether or not the reply has arrived. A
+connection on which a reply is overdue is *retired*: new requests go elsewhere, but those that must follow an unanswered
+one still go down it. It is closed when nobody is owed anything on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final, cast
+
+from ...errors import Unavailable, UsageError
+from .connect import Recipe
+from .resp import INCOMPLETE, Parser, ProtocolError, Reply
+
+MAX_OWING = 4096  # leases whose last answer was lost and which their program then forgot; far above any burst of failures
+LATE: Final = object()
+BROKEN: Final = object()
+
+
+class Wire(asyncio.Protocol):
+    """One connection. redis-py opened it and did the handshake; from then on its bytes come here."""
+
+    def __init__(self, connection: Any) -> None:
+        # The writer is kept alive: it closes the connection when it is collected.
+        self._writer: asyncio.StreamWriter = connection._writer
+        connection._reader = connection._writer = None  # ours now: redis-py would close it with its object
+        self._transport = cast(asyncio.Transport, self._writer.transport)
+        self._transport.set_protocol(self)
+        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._parser = Parser()
+        self._gone = asyncio.get_running_loop().create_future()
+        self.dead = False
+        self.users = 0  # requests whose callers do not have their answers yet
+
+    def send(self, request: bytes) -> asyncio.Future[Any]:
+        """Put a request on the wire. The future becomes its reply, or BROKEN."""
+        future = asyncio.get_running_loop().create_future()
+        if self.dead or self._transport.is_closing():
+            future.set_result(BROKEN)
+        else:
+            self._waiting.append(future)
+            self._transport.write(request)
+        return future
+
+    def data_received(self, data: bytes) -> None:
+        """Give each reply to the oldest request that waits for one; one whose caller has left is dropped."""
+        self._parser.feed(data)
+        try:
+            while (reply := self._parser.next()) is not INCOMPLETE:
+                future = self._waiting.popleft()
+                if not future.done():
+                    future.set_result(reply)
+        except (ProtocolError, IndexError):  # not RESP, or a reply to nothing
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell everybody who waits."""
+        self.dead = True
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(BROKEN)
+        self._waiting.clear()
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def close(self) -> None:
+        """Close it. What was sent before still reaches the peer."""
+        self.dead = True
+        self._writer.close()
+
+    async def closed(self) -> None:
+        """Until the close is done."""
+        await self._gone
+
+
+class AsyncTransport:
+    """See `backend.Transport`."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._wire: Wire | None = None
+        self._connecting: asyncio.Lock | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._owing: dict[str, Wire] = {}
+        self._closed = False
+
+    async def call(self, request: bytes, token: str, within: float) -> Reply:
+        """See `backend.Transport.call`."""
+        until = self._enter() + within
+        wire = self._owing.get(token)
+        if wire is None or wire.dead:
+            wire = await self._take(until)
+        reply = await self._exchange(wire, request, token, until)
+        self._forget(token)
+        return reply
+
+    async def follow(self, request: bytes, token: str, within: float) -> Reply:
+        """See `backend.Transport.follow`."""
+        until = self._enter() + within
+        wire = self._owing.get(token)
+        if wire is None:
+            return None
+        try:
+            if not wire.dead:
+                try:
+                    return await self._exchange(wire, request, token, until)
+                except Unavailable as error:
+                    if error.cause != "closed":
+                        raise
+            return await self._exchange(await self._take(until), request, token, until)
+        finally:
+            self._forget(token)
+
+    async def close(self) -> None:
+        """See `backend.Transport.close`."""
+        self._closed = True
+        wires = {wire for wire in [self._wire, *self._owing.values()] if wire is not None}
+        self._wire = None
+        self._owing.clear()
+        for wire in wires:
+            wire.close()
+        for wire in wires:
+            await wire.closed()
+
+    def _enter(self) -> float:
+        """The loop's time, once it is clear that this client may be used here."""
+        loop = asyncio.get_running_loop()
+        if self._closed:
+            raise UsageError(f"the client for {self._recipe.address} is closed; make a new one")
+        if self._loop is None:
+            self._loop, self._connecting = loop, asyncio.Lock()
+        elif self._loop is not loop:
+            raise UsageError("this AsyncClient belongs to another event loop; make one client in each loop")
+        return loop.time()
+
+    async def _take(self, until: float) -> Wire:
+        """The shared connection, opened if need be. Raises Unavailable: then nothing was sent."""
+        if self._wire is not None and not self._wire.dead:
+            return self._wire
+        assert self._connecting is not None  # noqa: S101 - set by _enter
+        try:
+            async with asyncio.timeout_at(until), self._connecting:
+                if self._wire is None or self._wire.dead:
+                    self._wire = await self._connect(until)
+                return self._wire
+        except TimeoutError as error:
+            raise self._recipe.explain(error) or error from error
+
+    async def _connect(self, until: float) -> Wire:
+        connection = self._recipe.make(max(until - asyncio.get_running_loop().time(), 0.001))
+        try:
+            await connection.connect()
+            return Wire(connection)
+        except BaseException as error:
+            connection._close()  # at once, and not awaited: the caller may be cancelled
+            if (ours := self._recipe.explain(error)) is not None:
+                raise ours from error
+            raise
+
+    async def _exchange(self, wire: Wire, request: bytes, token: str, until: float) -> Reply:
+        loop = asyncio.get_running_loop()
+        where = self._recipe.address
+        wire.users += 1
+        future = wire.send(request)
+        alarm = loop.call_at(until, _late, future)
+        try:
+            reply = await future
+            if reply is BROKEN:
+                raise Unavailable(f"the connection to {where} broke", backend=where, cause="closed")
+            if reply is LATE:
+                if wire is self._wire:
+                    self._wire = None  # retired
+                raise Unavailable(f"{where} did not answer in time", backend=where, cause="timeout")
+        except BaseException:
+            if token:
+                self._owe(token, wire)
+            raise
+        finally:
+            alarm.cancel()
+            wire.users -= 1
+            self._sweep(wire)
+        return cast(Reply, reply)
+
+    def _owe(self, token: str, wire: Wire) -> None:
+        self._owing[token] = wire
+        while len(self._owing) > MAX_OWING:
+            self._forget(next(iter(self._owing)))
+
+    def _forget(self, token: str) -> None:
+        """Nothing of this token is unanswered any more, or nobody waits for it."""
+        if (wire := self._owing.pop(token, None)) is not None:
+            self._sweep(wire)
+
+    def _sweep(self, wire: Wire) -> None:
+        """Close a retired connection that nobody needs."""
+        if wire is not self._wire and not wire.dead and wire.users == 0 and wire not in self._owing.values():
+            wire.close()
+
+
+def _late(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_result(LATE)

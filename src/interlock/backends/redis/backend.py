@@ -1,0 +1,186 @@
+"""The port on one Redis or Valkey node. Every verb is one script, every answer of the server is turned into one of ours.
+
+The lock is the string at the key that the user named, exactly as `SET name token NX PX ttl` would leave it: other libraries
+that follow the same canon exclude us and we exclude them. The fence counter lives beside it under the same hash tag and
+expires by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ...core import fence as fences
+from ...core.claim import Claim, Entry, Gone, Granted, Refused, free
+from ...errors import InterlockError, Unavailable, Unsupported, UsageError
+from ...runtime.base import Runtime
+from ..port import Capabilities
+from .resp import ErrorReply, Reply
+from .scripts import CLAIM, EXTEND, INSPECT, RELEASE, Script
+
+# How long an unused fence counter is kept. Longer than any plausible step back of a server's clock: within this time the
+# counter, not the clock, decides. Short enough that a million names do not leave a million counters for long.
+IDLE_COUNTER_MS = b"3600000"
+EPOCH_MS = b"%d" % fences.EPOCH_MS
+
+
+class Transport(Protocol):
+    """How bytes get to the node and back; one file per colour.
+
+    A request is *unanswered* from the moment its first byte may have left until its caller has the reply in hand, not merely
+    until the reply has arrived.
+    """
+
+    async def call(self, request: bytes, token: str, within: float) -> Reply:
+        """One request, one reply. Goes down the connection that still owes this token an answer, if there is one.
+
+        Raises Unavailable when there is no reply within `within` seconds. `token` "" is not tracked.
+        """
+
+    async def follow(self, request: bytes, token: str, within: float) -> Reply:
+        """Send `request` behind this token's unanswered ones, down the same connection, or a new one if that is dead.
+
+        None at once when nothing of the token is unanswered. Afterwards nothing is remembered of the token.
+        """
+
+    async def close(self) -> None:
+        """Close every connection."""
+
+
+class RedisBackend:
+    """See `port.Backend`, where each verb is described."""
+
+    capabilities = Capabilities(processes=True, hosts=True, survives=True, foreign=True)
+
+    def __init__(self, address: str, transport: Transport, runtime: Runtime) -> None:
+        self.address = address
+        self._transport = transport
+        self._now = runtime.now
+
+    async def claim(self, claim: Claim, within: float) -> Granted | Refused:
+        """See `port.Backend.claim`."""
+        ms = _ms(claim.ttl)
+        reply = await self._run(
+            CLAIM,
+            claim.name,
+            claim.token,
+            within,
+            *_keys(claim.name),
+            claim.token.encode(),
+            b"%d" % ms,
+            IDLE_COUNTER_MS,
+            EPOCH_MS,
+        )
+        match reply:
+            case [1, int(fence)]:
+                return Granted(fence, ms / 1000)
+            case [0, int(left), bytes(owner)]:
+                return Refused(_seconds(left), owner.decode("utf-8", "replace"))
+        raise self._nonsense(reply)
+
+    async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
+        """See `port.Backend.extend`."""
+        ms = _ms(ttl)
+        reply = await self._run(
+            EXTEND,
+            name,
+            token,
+            within,
+            *_keys(name),
+            token.encode(),
+            b"%d" % ms,
+            IDLE_COUNTER_MS,
+            EPOCH_MS,
+            b"%d" % fence,
+        )
+        match reply:
+            case [1, int(stored)]:
+                return Granted(stored, ms / 1000)
+            case [0, int(taken)]:
+                return Gone(taken=bool(taken))
+        raise self._nonsense(reply)
+
+    async def release(self, name: str, token: str, within: float) -> bool:
+        """See `port.Backend.release`."""
+        reply = await self._run(RELEASE, name, token, within, name.encode(), token.encode())
+        if reply in (0, 1):
+            return reply == 1
+        raise self._nonsense(reply)
+
+    async def undo(self, name: str, token: str, within: float) -> None:
+        """See `port.Backend.undo`."""
+        reply = await self._transport.follow(RELEASE.eval(name.encode(), token.encode()), token, within)
+        if isinstance(reply, ErrorReply):
+            raise self._refusal(reply, name)
+
+    async def inspect(self, name: str, within: float) -> Entry:
+        """See `port.Backend.inspect`."""
+        reply = await self._run(INSPECT, name, "", within, *_keys(name))
+        match reply:
+            case [0]:
+                return free(name)
+            case [1, int(left), bytes(owner), bytes(fence)]:
+                known = int(fence) if fence.isdigit() else None
+                return Entry(name, True, owner.decode("utf-8", "replace"), _seconds(left), known)
+        raise self._nonsense(reply)
+
+    async def close(self) -> None:
+        """See `port.Backend.close`."""
+        await self._transport.close()
+
+    async def _run(self, script: Script, name: str, token: str, within: float, *arguments: bytes) -> Reply:
+        until = self._now() + within
+        reply = await self._transport.call(script.evalsha(*arguments), token, within)
+        if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT":  # nothing was done: not a retry, a first try
+            left = max(until - self._now(), 0.001)
+            reply = await self._transport.call(script.eval(*arguments), token, left)
+        if isinstance(reply, ErrorReply):
+            raise self._refusal(reply, name)
+        return reply
+
+    def _refusal(self, reply: ErrorReply, name: str) -> InterlockError:
+        """The server has answered with an error, so it has done nothing. What that means to the caller."""
+        text, where = reply.text, self.address
+        if "WRONGTYPE" in text:  # Redis before 7 wraps the code of an error inside a script
+            return UsageError(
+                f"the key '{name}' at {where} holds something that is not a lock (a list, a hash, …); nothing was written. "
+                "Choose another name for the lock, or remove that key"
+            )
+        if text.startswith("INTERLOCK"):
+            return UsageError(
+                f"the fence counter of '{name}' at {where} was overwritten by somebody; nothing was written. Delete the key "
+                f"'{_fence_key(name).decode()}': fences go on from the server's clock"
+            )
+        if reply.code in ("NOAUTH", "WRONGPASS", "NOPERM"):
+            return Unavailable(
+                f"{where} refuses this user ({text}). Nothing was written; fix the user, the password or the ACL (scripts, "
+                f"and the keys NAME and interlock:*)",
+                backend=where,
+                cause="auth",
+            )
+        if reply.code in ("MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN"):
+            return Unsupported(f"{where} is a node of a Redis Cluster ({text}); this version locks on single nodes only")
+        return Unavailable(f"{where} answered: {text}. Nothing was written", backend=where, cause="error")
+
+    def _nonsense(self, reply: Reply) -> InterlockError:
+        return Unavailable(
+            f"{self.address} gave an answer that no interlock script gives ({type(reply).__name__}); is a proxy in between?",
+            backend=self.address,
+            cause="error",
+        )
+
+
+def _fence_key(name: str) -> bytes:
+    return b"interlock:{%b}:fence" % name.encode()
+
+
+def _keys(name: str) -> tuple[bytes, bytes]:
+    """The lock and its counter. Names have no braces, so both hash to the same slot."""
+    return name.encode(), _fence_key(name)
+
+
+def _ms(ttl: float) -> int:
+    return int(ttl * 1000)
+
+
+def _seconds(ms: int) -> float | None:
+    return None if ms < 0 else ms / 1000

@@ -1,0 +1,27 @@
+-- Take a name, or say who has it.
+-- KEYS[1] the lock   KEYS[2] its fence counter
+-- ARGV[1] token   ARGV[2] ttl ms   ARGV[3] ms to keep an idle counter   ARGV[4] fence epoch, Unix ms
+-- replies {1, fence} granted | {0, holder's ms left (-1: no expiry), holder's public facts} refused
+local token, ttl = ARGV[1], tonumber(ARGV[2])
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= token then
+  local owner = ''
+  if string.sub(holder, 33, 33) == '~' then owner = string.sub(holder, 34) end -- the first 32 are its secret
+  return {0, redis.call('PTTL', KEYS[1]), owner}
+end
+local stored = redis.call('GET', KEYS[2])
+local fence = 0
+if stored then
+  fence = tonumber(stored)
+  if not fence then return redis.error_reply('INTERLOCK the fence counter is not a number') end
+end
+if not (holder and stored) then -- a claim repeated by the holder keeps its fence
+  local time = redis.call('TIME')
+  local clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) - tonumber(ARGV[4])
+  fence = math.max(fence + 1, clock * 4096)
+  -- An idle counter may go once the clock alone would mint more than it; if it ran ahead of the clock, that is later.
+  local keep = math.max(tonumber(ARGV[3]), 2 * ttl) + math.max(0, math.ceil(fence / 4096) - clock)
+  redis.call('SET', KEYS[2], string.format('%.0f', fence), 'PX', string.format('%.0f', keep))
+end
+redis.call('SET', KEYS[1], token, 'PX', ARGV[2])
+return {1, fence}

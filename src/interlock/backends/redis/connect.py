@@ -1,0 +1,146 @@
+"""How to reach a node: a URL or the user's own client becomes a recipe for connections.
+
+redis-py (or valkey-py, through the user's client) does what it does well: URLs, TLS, ACL, Sentinel, the handshake. Its command
+layer is not used, and its retries are switched off: a resent SET NX is how a lock shuts itself out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from typing import Any
+from urllib.parse import urlsplit
+
+from ...errors import InterlockError, Unavailable, Unsupported, UsageError
+
+POLICY: dict[str, Any] = {
+    "protocol": 2,
+    "decode_responses": False,
+    "retry_on_timeout": False,
+    "retry_on_error": [],
+    "health_check_interval": 0,
+}
+# Notices of planned maintenance arrive as pushes between replies, need RESP 3 and act on the user's pool: not on ours.
+NOT_OURS = ("maint", "orig_", "oss_cluster", "event_dispatcher", "himport", "legacy_responses")
+
+
+class Recipe:
+    """Makes connections of one library and one colour, all alike. `address` has no secrets in it."""
+
+    def __init__(self, connection_class: type[Any], options: dict[str, Any], address: str) -> None:
+        self.address = address
+        self._class = connection_class
+        package = _package(connection_class)
+        self._errors = import_module(f"{package}.exceptions")
+        retry = import_module(f"{package}.retry").Retry
+        no_backoff = import_module(f"{package}.backoff").NoBackoff
+        kept = {key: value for key, value in options.items() if not key.startswith(NOT_OURS)}
+        self._options = kept | POLICY | {"retry": retry(no_backoff(), 0)}
+        base = import_module(f"{package}.connection").AbstractConnection
+        if "driver_info" in inspect.signature(base.__init__).parameters:
+            self._options["driver_info"] = None  # saves two round trips of CLIENT SETINFO
+            self._options.pop("lib_name", None)
+            self._options.pop("lib_version", None)
+
+    def make(self, within: float) -> Any:
+        """A connection object that is not connected yet and gives up after `within` seconds."""
+        options = self._options | {"socket_timeout": within, "socket_connect_timeout": within}
+        try:
+            return self._class(**options)
+        except (TypeError, ValueError, self._errors.RedisError) as error:
+            raise UsageError(f"the options for {self.address} are wrong: {error}") from error
+
+    def explain(self, error: BaseException) -> InterlockError | None:
+        """What a failure to connect means; None if the exception is not one."""
+        errors, where = self._errors, self.address
+        if isinstance(error, errors.AuthenticationError | errors.AuthorizationError):
+            return Unavailable(
+                f"{where} refuses the credentials ({_said(error)}). Fix the user or the password",
+                backend=where,
+                cause="auth",
+            )
+        if isinstance(error, errors.TimeoutError | TimeoutError):
+            return Unavailable(
+                f"{where} did not accept a connection in time. Is the address right and the server alive?",
+                backend=where,
+                cause="timeout",
+            )
+        if isinstance(error, errors.ResponseError):
+            return UsageError(f"{where} refuses the connection's settings: {_said(error)}. Nothing was sent")
+        if isinstance(error, errors.RedisError | OSError):
+            refused = "refused" in str(error).lower()
+            return Unavailable(
+                f"no connection to {where}: {_said(error)}. Is the address right and the server up?",
+                backend=where,
+                cause="refused" if refused else "closed",
+            )
+        return None
+
+
+def recipe(where: Any, colour: str) -> Recipe:
+    """From a URL, or from a redis-py or valkey-py client. Touches no network.
+
+    Raises UsageError for a wrong URL or a client of the other colour, Unsupported for a cluster client.
+    """
+    return _from_url(where, colour) if isinstance(where, str) else _from_client(where, colour)
+
+
+def _from_url(url: str, colour: str) -> Recipe:
+    for ours, theirs in (("valkeys://", "rediss://"), ("valkey://", "redis://")):
+        if url.lower().startswith(ours):
+            url = theirs + url[len(ours) :]
+    try:
+        module = import_module("redis.connection" if colour == "blocking" else "redis.asyncio.connection")
+    except ImportError as error:
+        raise UsageError("redis:// needs the redis package: pip install 'interlock[redis]'") from error
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        options = dict(module.parse_url(url))
+    except ValueError as error:
+        raise UsageError(f"not a usable Redis URL: {error}. Write redis://user:password@host:6379/0") from None
+    if parts.scheme == "unix":
+        if not options.get("path"):
+            raise UsageError("a unix socket URL names its path: unix:///run/redis.sock?db=0")
+        address = f"unix://{options['path']}"
+    else:
+        if not parts.hostname:
+            raise UsageError("the Redis URL names no host. Write redis://user:password@host:6379/0")
+        number = parts.path.strip("/")
+        if number and not number.isdigit():
+            raise UsageError(f"the part behind the host is a database number, not {number[:40]!r}")
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        address = f"{parts.scheme}://{host}:{port or 6379}"
+    if options.get("db"):
+        address += f"/{options['db']}"
+    connection_class = options.pop("connection_class", module.Connection)
+    return Recipe(connection_class, options, address)
+
+
+def _from_client(client: Any, colour: str) -> Recipe:
+    if not hasattr(client, "connection_pool"):
+        raise Unsupported("cluster clients are not supported in this version; give the URL of one node")
+    client_colour = "asyncio" if inspect.iscoroutinefunction(client.execute_command) else "blocking"
+    if client_colour != colour:
+        names = {"blocking": "Client takes redis.Redis", "asyncio": "AsyncClient takes redis.asyncio.Redis"}
+        raise UsageError(f"the client object is {client_colour}, but {names[colour]}")
+    pool = client.connection_pool
+    options = dict(pool.connection_kwargs)
+    host = options.get("host", "localhost")
+    address = f"unix://{options['path']}" if "path" in options else f"redis://{host}:{options.get('port', 6379)}"
+    if options.get("db"):
+        address += f"/{options['db']}"
+    return Recipe(pool.connection_class, options, address)
+
+
+def _package(connection_class: type[Any]) -> str:
+    """redis or valkey: where the connection class, or the one it is derived from, comes from."""
+    for cls in connection_class.__mro__:
+        root = cls.__module__.partition(".")[0]
+        if root in ("redis", "valkey"):
+            return root
+    raise UsageError(f"{connection_class.__name__} is not a connection of redis-py or valkey-py")
+
+
+def _said(error: BaseException) -> str:
+    return str(error).rstrip(". ") or type(error).__name__

@@ -1,0 +1,96 @@
+"""Getting the lock: ask, wait while it is refused, and leave nothing behind whatever goes wrong.
+
+Invariant: `acquire` either returns a hold that may be believed now, or raises, and then no request of it can still put the
+lock into the store. Interleavings and where each is handled:
+
+- the reply is lost, late or cut; the caller is cancelled or interrupted while it is on its way   → `_ask`: undo by token,
+  down the same path, shielded and bounded
+- the caller is cancelled in the instant in which the reply arrives                            → the same: the transport counts
+  a request as answered only when its caller has the answer
+- cancelled while pausing between two claims                                                   → nothing is out there
+- the grant took longer than it is valid (slow store, frozen process)                          → given back, `Unavailable`
+"""
+
+from __future__ import annotations
+
+from ..core import backoff
+from ..core.claim import Claim, Granted, Refused
+from ..core.lease import Hold, deadline
+from ..errors import AcquireTimeout, Unavailable
+from .site import Site
+
+
+async def try_acquire(site: Site, name: str, ttl: float) -> Hold | None:
+    """One question. The hold, or None if somebody else has the lock. Raises Unavailable when the store does not answer."""
+    answer = await _ask(site, Claim(name, site.runtime.token(), ttl))
+    return answer if isinstance(answer, Hold) else None
+
+
+async def acquire(site: Site, name: str, ttl: float, timeout: float | None) -> Hold:
+    """Wait until the lock is ours.
+
+    Raises AcquireTimeout when `timeout` has passed, Unavailable at the first question that the store does not answer.
+    """
+    runtime = site.runtime
+    began = runtime.now()
+    give_up = None if timeout is None else began + timeout
+    claim = Claim(name, runtime.token(), ttl)
+    attempt = 0
+    while True:
+        answer = await _ask(site, claim)
+        if isinstance(answer, Hold):
+            return answer
+        now = runtime.now()
+        left = None if give_up is None else give_up - now
+        if left is not None and left <= 0:
+            raise _too_late(name, answer, now - began)
+        # When time is up in the middle of the pause, one last question follows: the lock may be free by then.
+        await runtime.sleep(backoff.pause(attempt, runtime.jitter(), answer.retry_after, left))
+        attempt += 1
+
+
+async def _ask(site: Site, claim: Claim) -> Hold | Refused:
+    """One claim and, if its outcome stays unknown, its undoing."""
+    sent_at = site.runtime.now()  # before anything is sent: the lease is counted from here
+    try:
+        answer = await site.backend.claim(claim, site.within(claim.ttl))
+    except BaseException as error:
+        await site.undo(claim.name, claim.token, claim.ttl, error)
+        raise
+    if isinstance(answer, Refused):
+        return answer
+    return await _believed(site, claim, answer, sent_at)
+
+
+async def _believed(site: Site, claim: Claim, granted: Granted, sent_at: float) -> Hold:
+    """The hold that a grant gives, if the grant can still be believed."""
+    until = deadline(sent_at, granted.ttl)
+    now = site.runtime.now()
+    if now < until:
+        return Hold(claim.name, claim.token, granted.ttl, granted.fence, until)
+    error = Unavailable(
+        f"{site.backend.address} granted '{claim.name}' after {now - sent_at:.3f} s, too late for a ttl of {claim.ttl:g} s. "
+        "Use a longer ttl, or look at what is slow: the store, the network or this process.",
+        backend=site.backend.address,
+        cause="slow",
+    )
+    try:
+        await site.runtime.shield(site.backend.release(claim.name, claim.token, site.request_timeout))
+    except Unavailable as failure:
+        await site.undo(claim.name, claim.token, claim.ttl, failure)
+    raise error
+
+
+def _too_late(name: str, refused: Refused, waited: float) -> AcquireTimeout:
+    holder = f"held by {refused.owner}" if refused.owner else "held by somebody else"
+    if refused.retry_after is None:
+        end = "with no expiry (a foreign client wrote it so)"
+    else:
+        end = f"for at most another {refused.retry_after:.1f} s unless it renews"
+    return AcquireTimeout(
+        f"'{name}' could not be had in {waited:.2f} s: {holder} {end}. Nothing is left behind; try later or wait longer "
+        f"with timeout=. 'interlock status {name}' shows the holder",
+        name=name,
+        owner=refused.owner,
+        waited=waited,
+    )

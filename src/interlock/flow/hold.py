@@ -1,0 +1,99 @@
+"""Holding and giving back: extend, release, and how a `with` block ends.
+
+Invariants: a lease that is over never comes back; its deadline only moves when the store has confirmed it, and moves down
+when an answer was lost; the token is kept until the store has answered; the body's own exception is never masked.
+"""
+
+from __future__ import annotations
+
+from ..core.claim import Gone
+from ..core.lease import Hold
+from ..errors import InterlockError, LeaseLost, Unavailable, UsageError
+from .site import Site
+
+
+def check(hold: Hold, now: float) -> None:
+    """Raise LeaseLost if the lease is over, UsageError if it was released."""
+    if hold.released:
+        raise UsageError(f"the lease on '{hold.name}' was released; acquire the lock again")
+    if hold.lost(now):
+        raise lost(hold)
+
+
+def lost(hold: Hold) -> LeaseLost:
+    """The error that says so."""
+    how = "somebody else holds it now" if hold.gone == "taken" else f"its ttl of {hold.ttl:g} s is over"
+    return LeaseLost(
+        f"the lease on '{hold.name}' (fence {hold.fence}) is lost: {how}. Others may be working on it, so stop writing; "
+        "what you wrote since is safe only where the resource checks the fence. Use a longer ttl or extend in time",
+        name=hold.name,
+        reason=hold.reason(),
+    )
+
+
+async def extend(site: Site, hold: Hold, ttl: float) -> None:
+    """Set what is left to `ttl`. Raises LeaseLost if it is over, Unavailable if the store did not answer: then the lease is
+    still held until the earlier of the old and the new end."""
+    sent_at = site.runtime.now()
+    check(hold, sent_at)
+    try:
+        answer = await site.backend.extend(hold.name, hold.token, ttl, min(site.within(ttl), hold.deadline - sent_at))
+    except BaseException as error:
+        hold.unconfirmed(sent_at, ttl)
+        if isinstance(error, Unavailable):
+            left = hold.remaining(site.runtime.now())
+            error.tell(f"The lease on '{hold.name}' is held for another {left:.1f} s as it stands; extend again or release")
+        raise
+    if isinstance(answer, Gone):
+        hold.gone = "taken" if answer.taken else "expired"
+        raise lost(hold)
+    hold.renewed(sent_at, answer.ttl)
+    check(hold, site.runtime.now())
+
+
+async def release(site: Site, hold: Hold) -> bool:
+    """Give the lock back. Whether this call did; False if it was released before or is lost.
+
+    Not stopped by a cancellation: that is raised once the answer is known. Raises Unavailable if the store stays silent; the
+    token is kept, so it may be called again.
+    """
+    if hold.released or hold.lost(site.runtime.now()):
+        return False  # what is lost needs no round trip: the store lets go of it by itself
+    return await site.runtime.shield(_give_back(site, hold))
+
+
+async def _give_back(site: Site, hold: Hold) -> bool:
+    try:
+        held = await site.backend.release(hold.name, hold.token, site.within(hold.ttl))
+    except BaseException as error:
+        # The answer is lost, not the lock: ask again down the same path.
+        confirmed = await site.undo(hold.name, hold.token, hold.ttl, error)
+        hold.released = hold.released or (confirmed and not hold.lost(site.runtime.now()))
+        if confirmed and isinstance(error, Unavailable):
+            return hold.released
+        raise
+    if held:
+        hold.released = True
+    elif not hold.released:  # another thread's release may have come first
+        hold.gone = hold.gone or "expired"
+    return held
+
+
+async def leave(site: Site, hold: Hold, error: BaseException | None) -> None:
+    """The end of a `with` block whose body raised `error`, or nothing.
+
+    Raises LeaseLost if the lease was lost while the body ran and the body raised nothing. A failed release is raised only
+    if the body raised nothing; else it becomes a note on the body's exception.
+    """
+    if hold.released:
+        return
+    if error is None:
+        if not await release(site, hold) and hold.lost(site.runtime.now()):  # not: released by another thread
+            raise lost(hold)
+        return
+    try:
+        await release(site, hold)
+    except InterlockError as failure:
+        error.add_note(f"interlock: releasing '{hold.name}' failed as well: {failure}")
+    if hold.lost(site.runtime.now()):
+        error.add_note(f"interlock: the lease on '{hold.name}' was lost ({hold.reason()}) before the block ended")

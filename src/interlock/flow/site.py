@@ -1,0 +1,42 @@
+"""Where a flow takes place: the store, the world, and how long one question may take."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..backends.port import Backend
+from ..errors import InterlockError, Unavailable
+from ..runtime.base import Runtime
+
+
+class Site(NamedTuple):
+    """A backend and a runtime of one colour."""
+
+    backend: Backend
+    runtime: Runtime
+    request_timeout: float
+
+    def within(self, ttl: float) -> float:
+        """How long a question about a lease of `ttl` may take: an answer later than the ttl is of no use."""
+        return min(self.request_timeout, ttl)
+
+    async def undo(self, name: str, token: str, ttl: float, error: BaseException) -> bool:
+        """After `error` left an outcome unknown: see to it that nothing stays behind, whoever cancels meanwhile.
+
+        Whether that was confirmed. What is left is said on the error, which the caller raises; nothing else is raised here
+        but a cancellation.
+        """
+        try:
+            await self.runtime.shield(self.backend.undo(name, token, self.request_timeout))
+        except InterlockError as failure:
+            _tell(error, f"The clean-up got no answer either ({failure}), so '{name}' may stay locked for up to {ttl:g} s")
+            return False
+        _tell(error, "Nothing is left behind")
+        return True
+
+
+def _tell(error: BaseException, text: str) -> None:
+    if isinstance(error, Unavailable):
+        error.tell(text)
+    elif isinstance(error, Exception):
+        error.add_note(f"interlock: {text}")
