@@ -37,7 +37,9 @@ async def extend(site: Site, hold: Hold, ttl: float) -> None:
     sent_at = site.runtime.now()
     check(hold, sent_at)
     try:
-        answer = await site.backend.extend(hold.name, hold.token, ttl, min(site.within(ttl), hold.deadline - sent_at))
+        # The lease's own fence goes with it: a store that lost its counter learns it anew.
+        within = min(site.within(ttl), hold.deadline - sent_at)
+        answer = await site.backend.extend(hold.name, hold.token, ttl, within, hold.fence)
     except BaseException as error:
         hold.unconfirmed(sent_at, ttl)
         if isinstance(error, Unavailable):

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 from ...errors import Unavailable, UsageError
 from .connect import Recipe
-from .resp import INCOMPLETE, Parser, ProtocolError, Reply
+from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
 
 MAX_OWING = 4096  # leases whose last answer was lost and which their program then forgot; far above any burst of failures
 LATE: Final = object()
@@ -29,39 +29,41 @@ class Wire(asyncio.Protocol):
         connection._reader = connection._writer = None  # ours now: redis-py would close it with its object
         self._transport = cast(asyncio.Transport, self._writer.transport)
         self._transport.set_protocol(self)
-        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._waiting: deque[tuple[bytes, asyncio.Future[Any]]] = deque()
         self._parser = Parser()
         self._gone = asyncio.get_running_loop().create_future()
         self.dead = False
         self.users = 0  # requests whose callers do not have their answers yet
 
-    def send(self, request: bytes) -> asyncio.Future[Any]:
+    def send(self, request: bytes, mark: bytes) -> asyncio.Future[Any]:
         """Put a request on the wire. The future becomes its reply, or BROKEN."""
         future = asyncio.get_running_loop().create_future()
         if self.dead or self._transport.is_closing():
             future.set_result(BROKEN)
         else:
-            self._waiting.append(future)
+            self._waiting.append((mark, future))
             self._transport.write(request)
         return future
 
     def data_received(self, data: bytes) -> None:
-        """Give each reply to the oldest request that waits for one; one whose caller has left is dropped."""
+        """Give each reply to the request whose mark it carries; one whose caller has left is dropped."""
         self._parser.feed(data)
         try:
             while (reply := self._parser.next()) is not INCOMPLETE:
-                future = self._waiting.popleft()
-                if not future.done():
-                    future.set_result(reply)
-        except (ProtocolError, IndexError):  # not RESP, or a reply to nothing
+                mark, future = self._waiting.popleft()
+                # Replies come in order: when one is missing it will never come, and its request stays unanswered.
+                while not (answers(cast(Reply, reply), mark) or isinstance(reply, ErrorReply)):
+                    _settle(future, BROKEN)
+                    mark, future = self._waiting.popleft()
+                _settle(future, reply)
+        except (ProtocolError, IndexError):  # not RESP, or a reply to nothing that was asked
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell everybody who waits."""
         self.dead = True
-        for future in self._waiting:
-            if not future.done():
-                future.set_result(BROKEN)
+        for _, future in self._waiting:
+            _settle(future, BROKEN)
         self._waiting.clear()
         if not self._gone.done():
             self._gone.set_result(None)
@@ -87,17 +89,17 @@ class AsyncTransport:
         self._owing: dict[str, Wire] = {}
         self._closed = False
 
-    async def call(self, request: bytes, token: str, within: float) -> Reply:
+    async def call(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
         """See `backend.Transport.call`."""
         until = self._enter() + within
         wire = self._owing.get(token)
         if wire is None or wire.dead:
             wire = await self._take(until)
-        reply = await self._exchange(wire, request, token, until)
+        reply = await self._exchange(wire, request, mark, token, until)
         self._forget(token)
         return reply
 
-    async def follow(self, request: bytes, token: str, within: float) -> Reply:
+    async def follow(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
         """See `backend.Transport.follow`."""
         until = self._enter() + within
         wire = self._owing.get(token)
@@ -106,11 +108,11 @@ class AsyncTransport:
         try:
             if not wire.dead:
                 try:
-                    return await self._exchange(wire, request, token, until)
+                    return await self._exchange(wire, request, mark, token, until)
                 except Unavailable as error:
                     if error.cause != "closed":
                         raise
-            return await self._exchange(await self._take(until), request, token, until)
+            return await self._exchange(await self._take(until), request, mark, token, until)
         finally:
             self._forget(token)
 
@@ -160,12 +162,12 @@ class AsyncTransport:
                 raise ours from error
             raise
 
-    async def _exchange(self, wire: Wire, request: bytes, token: str, until: float) -> Reply:
+    async def _exchange(self, wire: Wire, request: bytes, mark: bytes, token: str, until: float) -> Reply:
         loop = asyncio.get_running_loop()
         where = self._recipe.address
         wire.users += 1
-        future = wire.send(request)
-        alarm = loop.call_at(until, _late, future)
+        future = wire.send(request, mark)
+        alarm = loop.call_at(until, _settle, future, LATE)
         try:
             reply = await future
             if reply is BROKEN:
@@ -200,6 +202,7 @@ class AsyncTransport:
             wire.close()
 
 
-def _late(future: asyncio.Future[Any]) -> None:
+def _settle(future: asyncio.Future[Any], outcome: object) -> None:
+    """Wake whoever waits, if somebody still does."""
     if not future.done():
-        future.set_result(LATE)
+        future.set_result(outcome)

@@ -7,6 +7,7 @@ expires by itself.
 
 from __future__ import annotations
 
+import itertools
 from typing import Protocol
 
 from ...core import fence as fences
@@ -21,6 +22,7 @@ from .scripts import CLAIM, EXTEND, INSPECT, RELEASE, Script
 # counter, not the clock, decides. Short enough that a million names do not leave a million counters for long.
 IDLE_COUNTER_MS = b"3600000"
 EPOCH_MS = b"%d" % fences.EPOCH_MS
+_marks = itertools.count()
 
 
 class Transport(Protocol):
@@ -28,15 +30,18 @@ class Transport(Protocol):
 
     A request is *unanswered* from the moment its first byte may have left until its caller has the reply in hand, not merely
     until the reply has arrived.
+
+    A request carries a mark that its reply echoes. So a reply that some middlebox swallowed cannot make the next one pass for
+    the answer to another question, and several tasks can share a connection without trusting that replies are complete.
     """
 
-    async def call(self, request: bytes, token: str, within: float) -> Reply:
+    async def call(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
         """One request, one reply. Goes down the connection that still owes this token an answer, if there is one.
 
         Raises Unavailable when there is no reply within `within` seconds. `token` "" is not tracked.
         """
 
-    async def follow(self, request: bytes, token: str, within: float) -> Reply:
+    async def follow(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
         """Send `request` behind this token's unanswered ones, down the same connection, or a new one if that is dead.
 
         None at once when nothing of the token is unanswered. Afterwards nothing is remembered of the token.
@@ -71,9 +76,9 @@ class RedisBackend:
             EPOCH_MS,
         )
         match reply:
-            case [1, int(fence)]:
+            case [1, int(fence), _]:
                 return Granted(fence, ms / 1000)
-            case [0, int(left), bytes(owner)]:
+            case [0, int(left), bytes(owner), _]:
                 return Refused(_seconds(left), owner.decode("utf-8", "replace"))
         raise self._nonsense(reply)
 
@@ -93,22 +98,24 @@ class RedisBackend:
             b"%d" % fence,
         )
         match reply:
-            case [1, int(stored)]:
+            case [1, int(stored), _]:
                 return Granted(stored, ms / 1000)
-            case [0, int(taken)]:
+            case [0, int(taken), _]:
                 return Gone(taken=bool(taken))
         raise self._nonsense(reply)
 
     async def release(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.release`."""
         reply = await self._run(RELEASE, name, token, within, name.encode(), token.encode())
-        if reply in (0, 1):
-            return reply == 1
+        match reply:
+            case [int(deleted), _]:
+                return deleted == 1
         raise self._nonsense(reply)
 
     async def undo(self, name: str, token: str, within: float) -> None:
         """See `port.Backend.undo`."""
-        reply = await self._transport.follow(RELEASE.eval(name.encode(), token.encode()), token, within)
+        mark = _mark()
+        reply = await self._transport.follow(RELEASE.eval(name.encode(), token.encode(), mark), mark, token, within)
         if isinstance(reply, ErrorReply):
             raise self._refusal(reply, name)
 
@@ -116,9 +123,9 @@ class RedisBackend:
         """See `port.Backend.inspect`."""
         reply = await self._run(INSPECT, name, "", within, *_keys(name))
         match reply:
-            case [0]:
+            case [0, _]:
                 return free(name)
-            case [1, int(left), bytes(owner), bytes(fence)]:
+            case [1, int(left), bytes(owner), bytes(fence), _]:
                 known = int(fence) if fence.isdigit() else None
                 return Entry(name, True, owner.decode("utf-8", "replace"), _seconds(left), known)
         raise self._nonsense(reply)
@@ -129,10 +136,11 @@ class RedisBackend:
 
     async def _run(self, script: Script, name: str, token: str, within: float, *arguments: bytes) -> Reply:
         until = self._now() + within
-        reply = await self._transport.call(script.evalsha(*arguments), token, within)
+        mark = _mark()
+        reply = await self._transport.call(script.evalsha(*arguments, mark), mark, token, within)
         if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT":  # nothing was done: not a retry, a first try
             left = max(until - self._now(), 0.001)
-            reply = await self._transport.call(script.eval(*arguments), token, left)
+            reply = await self._transport.call(script.eval(*arguments, mark), mark, token, left)
         if isinstance(reply, ErrorReply):
             raise self._refusal(reply, name)
         return reply
@@ -167,6 +175,10 @@ class RedisBackend:
             backend=self.address,
             cause="error",
         )
+
+
+def _mark() -> bytes:
+    return b"%x" % next(_marks)
 
 
 def _fence_key(name: str) -> bytes:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import select
-from typing import Any
+from typing import Any, cast
 
 from ...errors import Unavailable, UsageError
 from ...runtime.base import now
 from ...runtime.blocking import Wait
 from .connect import Recipe
-from .resp import INCOMPLETE, Parser, ProtocolError, Reply
+from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
 
 MAX_IDLE = 32
 MAX_OWING = 4096  # leases whose last answer was lost and which their program then forgot; far above any burst of failures
@@ -57,7 +57,7 @@ class Wire:
                 if not poll.poll(max(0.0, until - now()) * 1000):
                     raise TimeoutError("the connection takes no more bytes") from None
 
-    async def reply(self, until: float) -> Reply:
+    async def reply(self, mark: bytes, until: float) -> Reply:
         """The reply to the last request; those owed before it are dropped. Raises OSError, TimeoutError, ProtocolError."""
         while True:
             reply = self._parser.next()
@@ -65,8 +65,12 @@ class Wire:
                 await self._read(until)
                 continue
             self.owed -= 1
+            # Replies come in order: with ours here, an older one that is still missing will never come.
+            if answers(cast(Reply, reply), mark) or (isinstance(reply, ErrorReply) and self.owed == 0):
+                self.owed = 0
+                return cast(Reply, reply)
             if self.owed == 0:
-                return reply  # type: ignore[return-value]  # INCOMPLETE is excluded above
+                raise ProtocolError("the reply belongs to another request")
 
     async def _read(self, until: float) -> None:
         pending = getattr(self._sock, "pending", None)
@@ -96,18 +100,18 @@ class BlockingTransport:
         self._pid = os.getpid()
         self._closed = False
 
-    async def call(self, request: bytes, token: str, within: float) -> Reply:
+    async def call(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
         """See `backend.Transport.call`."""
         self._enter()
         until = now() + within
         wire = self._owing.get(token)
         if wire is None or wire.dead:
             wire = self._take(until)
-        reply = await self._exchange(wire, request, token, until)
+        reply = await self._exchange(wire, request, mark, token, until)
         self._settle(wire, token)
         return reply
 
-    async def follow(self, request: bytes, token: str, within: float) -> Reply:
+    async def follow(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
         """See `backend.Transport.follow`."""
         self._enter()
         until = now() + within
@@ -117,7 +121,7 @@ class BlockingTransport:
         try:
             if not wire.dead:
                 try:
-                    reply = await self._exchange(wire, request, token, until)
+                    reply = await self._exchange(wire, request, mark, token, until)
                 except Unavailable as error:
                     if error.cause != "closed":
                         raise
@@ -125,7 +129,7 @@ class BlockingTransport:
                     self._settle(wire, token)
                     return reply
             wire = self._take(until)
-            reply = await self._exchange(wire, request, token, until)
+            reply = await self._exchange(wire, request, mark, token, until)
             self._settle(wire, token)
             return reply
         finally:
@@ -170,10 +174,10 @@ class BlockingTransport:
                 raise ours from error
             raise
 
-    async def _exchange(self, wire: Wire, request: bytes, token: str, until: float) -> Reply:
+    async def _exchange(self, wire: Wire, request: bytes, mark: bytes, token: str, until: float) -> Reply:
         try:
             wire.send(request, until)
-            return await wire.reply(until)
+            return await wire.reply(mark, until)
         except BaseException as error:
             if not token or not isinstance(error, TimeoutError | KeyboardInterrupt | SystemExit):
                 wire.close()  # nothing more can be learned or sent on it

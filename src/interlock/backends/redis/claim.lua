@@ -1,13 +1,14 @@
 -- Take a name, or say who has it.
 -- KEYS[1] the lock   KEYS[2] its fence counter
 -- ARGV[1] token   ARGV[2] ttl ms   ARGV[3] ms to keep an idle counter   ARGV[4] fence epoch, Unix ms
--- replies {1, fence} granted | {0, holder's ms left (-1: no expiry), holder's public facts} refused
-local token, ttl = ARGV[1], tonumber(ARGV[2])
+-- ARGV[5] the mark of this request, echoed
+-- replies {1, fence, mark} granted | {0, holder's ms left (-1: no expiry), holder's public facts, mark} refused
+local token, ttl, mark = ARGV[1], tonumber(ARGV[2]), ARGV[5]
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= token then
   local owner = ''
   if string.sub(holder, 33, 33) == '~' then owner = string.sub(holder, 34) end -- the first 32 are its secret
-  return {0, redis.call('PTTL', KEYS[1]), owner}
+  return {0, redis.call('PTTL', KEYS[1]), owner, mark}
 end
 local stored = redis.call('GET', KEYS[2])
 local fence = 0
@@ -24,4 +25,4 @@ if not (holder and stored) then -- a claim repeated by the holder keeps its fenc
   redis.call('SET', KEYS[2], string.format('%.0f', fence), 'PX', string.format('%.0f', keep))
 end
 redis.call('SET', KEYS[1], token, 'PX', ARGV[2])
-return {1, fence}
+return {1, fence, mark}

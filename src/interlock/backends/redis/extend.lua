@@ -2,10 +2,12 @@
 -- KEYS[1] the lock   KEYS[2] its fence counter
 -- ARGV[1] token   ARGV[2] ttl ms   ARGV[3] ms to keep an idle counter   ARGV[4] fence epoch, Unix ms
 -- ARGV[5] the lease's fence: stored if the counter is lower (it was lost, or a quorum agreed on more)
--- replies {1, fence} | {0, 1 if somebody else holds it, else 0}
+-- ARGV[6] the mark of this request, echoed
+-- replies {1, fence, mark} | {0, 1 if somebody else holds it, else 0, mark}
+local mark = ARGV[6]
 local holder = redis.call('GET', KEYS[1])
 if holder ~= ARGV[1] then
-  return {0, holder and 1 or 0}
+  return {0, holder and 1 or 0, mark}
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 local stored = tonumber(redis.call('GET', KEYS[2]) or '0')
@@ -15,4 +17,4 @@ local time = redis.call('TIME')
 local clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) - tonumber(ARGV[4])
 local keep = math.max(tonumber(ARGV[3]), 2 * tonumber(ARGV[2])) + math.max(0, math.ceil(fence / 4096) - clock)
 redis.call('SET', KEYS[2], string.format('%.0f', fence), 'PX', string.format('%.0f', keep))
-return {1, fence}
+return {1, fence, mark}

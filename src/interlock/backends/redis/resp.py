@@ -26,6 +26,11 @@ class ErrorReply(NamedTuple):
 Reply = int | bytes | None | ErrorReply | list["Reply"]
 
 
+def answers(reply: Reply, mark: bytes) -> bool:
+    """Whether this is the answer to the request with that mark: our scripts echo it at the end of their replies."""
+    return isinstance(reply, list) and bool(reply) and reply[-1] == mark
+
+
 class ProtocolError(Exception):
     """The peer does not speak RESP. The connection is of no use any more."""
 
