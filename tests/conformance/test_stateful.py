@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
@@ -161,5 +161,12 @@ def test_the_comparison_finds_a_store_that_forgets_its_counter(monkeypatch: pyte
     with pytest.raises(AssertionError):
         run_state_machine_as_test(
             machine(lambda: "memory://forgetful", "blocking"),
-            settings=settings(max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck)),
+            settings=settings(
+                max_examples=200,
+                deadline=None,
+                database=None,
+                phases=[Phase.generate],  # to find it is enough here, no need to shrink it
+                report_multiple_bugs=False,
+                suppress_health_check=list(HealthCheck),
+            ),
         )

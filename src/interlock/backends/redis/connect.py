@@ -68,11 +68,10 @@ class Recipe:
         if isinstance(error, errors.ResponseError):
             return UsageError(f"{where} refuses the connection's settings: {_said(error)}. Nothing was sent")
         if isinstance(error, errors.RedisError | OSError):
-            refused = "refused" in str(error).lower()
             return Unavailable(
                 f"no connection to {where}: {_said(error)}. Is the address right and the server up?",
                 backend=where,
-                cause="refused" if refused else "closed",
+                cause="refused" if _refused(error) else "closed",
             )
         return None
 
@@ -140,6 +139,13 @@ def _package(connection_class: type[Any]) -> str:
         if root in ("redis", "valkey"):
             return root
     raise UsageError(f"{connection_class.__name__} is not a connection of redis-py or valkey-py")
+
+
+def _refused(error: BaseException | None) -> bool:
+    """Whether nobody listens there; the client libraries wrap the system's error."""
+    while error is not None and not isinstance(error, ConnectionRefusedError | FileNotFoundError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _said(error: BaseException) -> str:

@@ -1,0 +1,477 @@
+"""What is peculiar to Redis and Valkey: the wire format, fences and their counters, ways to connect, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+import trustme
+import valkey
+
+import interlock
+from interlock.core import fence as fences
+from interlock.testing import FaultProxy, Node
+from interlock.testing.faces import COLOURS, Kit, run_body
+from interlock.testing.nodes import TLS
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def node(request: pytest.FixtureRequest) -> Node:
+    return request.getfixturevalue(f"{request.param}_node")
+
+
+@pytest.fixture(params=COLOURS)
+def colour(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def client(node: Node) -> Iterator[interlock.Client]:
+    with interlock.Client(node.url) as client:
+        yield client
+
+
+def works(store: Any, colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        async with client.lock("connects", ttl=5) as lease:
+            await lease.extend(6)
+            assert (await client.inspect("connects")).fence == lease.fence
+        assert not (await client.inspect("connects")).held
+
+    run_body(body, store, colour)
+
+
+# --- what is in the store -----------------------------------------------------------------------------------------------
+
+
+def test_the_lock_is_the_plain_key_with_the_token(node: Node, client: interlock.Client) -> None:
+    with client.lock("order:1", ttl=20) as lease:
+        assert node.command("GET", "order:1") == lease.token.encode()
+        assert 19_000 < node.command("PTTL", "order:1") <= 20_000
+        assert set(node.command("KEYS", "*")) == {b"order:1", b"interlock:{order:1}:fence"}
+        assert int(node.command("GET", "interlock:{order:1}:fence")) == lease.fence
+    assert node.command("KEYS", "*") == [b"interlock:{order:1}:fence"]
+    assert 3_590_000 < node.command("PTTL", "interlock:{order:1}:fence") <= 3_600_000
+
+
+def test_lock_and_counter_share_a_cluster_slot(fresh_node: Callable[..., Node]) -> None:
+    node = fresh_node(config=["cluster-enabled yes"])
+    for name in ("order:1", "ünïcode", "a b*c"):
+        slots = {node.command("CLUSTER", "KEYSLOT", key) for key in (name, f"interlock:{{{name}}}:fence")}
+        assert len(slots) == 1
+
+
+def test_a_cluster_node_is_refused_clearly(fresh_node: Callable[..., Node]) -> None:
+    node = fresh_node(config=["cluster-enabled yes"])
+    with interlock.Client(node.url) as client, pytest.raises(interlock.Unsupported, match="Cluster"):
+        client.lock("order:1").acquire(timeout=0)
+
+
+# --- fences -------------------------------------------------------------------------------------------------------------
+
+
+def server_ms(node: Node) -> int:
+    seconds, micros = node.command("TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def test_a_fence_is_at_least_the_servers_clock(node: Node, client: interlock.Client) -> None:
+    before = fences.floor(server_ms(node))
+    with client.lock("clock") as lease:
+        assert before <= lease.fence <= fences.floor(server_ms(node) + 1)
+
+
+def test_fences_go_on_after_the_memory_is_gone(node: Node, client: interlock.Client) -> None:
+    seen = []
+    for _ in range(5):
+        with client.lock("flushed") as lease:
+            seen.append(lease.fence)
+        node.command("FLUSHALL")
+        while fences.floor(server_ms(node)) <= seen[-1]:  # a millisecond at most
+            pass
+    assert seen == sorted(set(seen))
+
+
+def test_a_counter_ahead_of_the_clock_is_kept_until_the_clock_has_overtaken_it(node: Node, client: interlock.Client) -> None:
+    """A clock that once ran ahead must not let fences fall when the idle counter expires."""
+    ahead = fences.floor(server_ms(node) + 5 * 3600 * 1000)
+    node.command("SET", "interlock:{ahead}:fence", ahead)
+    with client.lock("ahead", ttl=5) as lease:
+        assert lease.fence == ahead + 1
+        assert node.command("PTTL", "interlock:{ahead}:fence") > 5.9 * 3600 * 1000
+        lease.extend(5)
+        assert node.command("PTTL", "interlock:{ahead}:fence") > 5.9 * 3600 * 1000
+
+
+def test_a_counter_outlives_a_long_lease(node: Node, client: interlock.Client) -> None:
+    with client.lock("long", ttl=6 * 86_400) as lease:
+        assert node.command("PTTL", "interlock:{long}:fence") > node.command("PTTL", "long")
+        lease.extend(1)
+        lease.extend(5 * 86_400)
+        assert node.command("PTTL", "interlock:{long}:fence") > node.command("PTTL", "long")
+
+
+def test_extend_teaches_a_lost_counter_its_fence(node: Node, client: interlock.Client) -> None:
+    with client.lock("evicted") as lease:
+        node.command("DEL", "interlock:{evicted}:fence")
+        lease.extend(5)
+        assert int(node.command("GET", "interlock:{evicted}:fence")) == lease.fence
+
+
+def test_fences_are_exact_integers_up_to_the_end_of_their_range(node: Node, client: interlock.Client) -> None:
+    node.command("SET", "interlock:{big}:fence", 2**53 - 3)
+    with client.lock("big") as lease:
+        assert lease.fence == 2**53 - 2
+        assert int(node.command("GET", "interlock:{big}:fence")) == 2**53 - 2
+
+
+# --- what else may be under the key -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [("RPUSH", "k", "x"), ("HSET", "k", "f", "v"), ("SADD", "k", "x"), ("ZADD", "k", "1", "x")])
+def test_another_type_under_the_key_is_left_alone(node: Node, colour: str, make: tuple[str, ...]) -> None:
+    node.command(*make)
+    before = node.command("DUMP", "k")
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        for question in (client.lock("k").acquire(timeout=1), client.lock("k").try_acquire(), client.inspect("k")):
+            with pytest.raises(interlock.UsageError, match="not a lock"):
+                await question
+
+    run_body(body, node.url, colour)
+    assert node.command("DUMP", "k") == before
+    assert node.command("KEYS", "*") == [b"k"]
+
+
+def test_a_plain_string_is_a_foreign_holder(node: Node, client: interlock.Client) -> None:
+    node.command("SET", "k", "somebody", "PX", "60000")
+    assert client.lock("k").try_acquire() is None
+    entry = client.inspect("k")
+    assert (entry.held, entry.owner, entry.fence) == (True, "", None)
+    node.command("PERSIST", "k")
+    assert client.inspect("k").remaining is None
+    with pytest.raises(interlock.AcquireTimeout, match="no expiry"):
+        client.lock("k").acquire(timeout=0.02)
+    assert node.command("GET", "k") == b"somebody"
+
+
+def test_a_corrupt_counter_is_reported_and_nothing_is_granted(node: Node, client: interlock.Client) -> None:
+    node.command("SET", "interlock:{k}:fence", "garbage")
+    with pytest.raises(interlock.UsageError, match="fence counter"):
+        client.lock("k").acquire(timeout=0)
+    assert node.command("EXISTS", "k") == 0
+
+
+# --- scripts ------------------------------------------------------------------------------------------------------------
+
+
+def test_flushed_scripts_are_loaded_again(node: Node, colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        for _ in range(3):
+            node.command("SCRIPT", "FLUSH")
+            async with client.lock("s") as lease:
+                node.command("SCRIPT", "FLUSH")
+                await lease.extend(5)
+                node.command("SCRIPT", "FLUSH")
+                assert (await client.inspect("s")).held
+                node.command("SCRIPT", "FLUSH")
+
+    run_body(body, node.url, colour)
+
+
+def test_an_uncontended_cycle_is_two_requests(node: Node, colour: str) -> None:
+    with FaultProxy(node.port) as proxy:
+
+        async def body(kit: Kit) -> None:
+            client = kit.client()
+            async with client.lock("two"):
+                pass
+            before = len(proxy.commands)
+            async with client.lock("two"):
+                pass
+            assert proxy.commands[before:] == [b"EVALSHA", b"EVALSHA"]
+
+        run_body(body, proxy.url, colour)
+
+
+# --- ways to connect ----------------------------------------------------------------------------------------------------
+
+
+def test_tcp_unix_socket_and_database(node: Node, colour: str) -> None:
+    works(node.url, colour)
+    works(node.unix_url, colour)
+    works(node.url.replace("redis:", "valkey:"), colour)
+
+    async def body(kit: Kit) -> None:
+        async with kit.client().lock("in five"):
+            assert node.command("EXISTS", "in five") == 0, "not in database 0"
+
+    run_body(body, node.url + "/5", colour)
+    assert interlock.Client(node.url + "/5").address.endswith("/5")
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def test_tls(fresh_node: Callable[..., Node], authority: trustme.CA, tmp_path: Path, colour: str) -> None:
+    cert = authority.issue_cert("localhost", "127.0.0.1")
+    paths = [tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem"]
+    cert.cert_chain_pems[0].write_to_path(paths[0])
+    cert.private_key_pem.write_to_path(paths[1])
+    authority.cert_pem.write_to_path(paths[2])
+    node = fresh_node(kind="redis", tls=TLS(*map(str, paths)), config=["tls-auth-clients no"])
+    works(f"{node.tls_url}?ssl_ca_certs={paths[2]}", colour)
+
+    async def stranger(kit: Kit) -> None:
+        with pytest.raises(interlock.Unavailable):
+            await kit.client().lock("x").acquire(timeout=1)
+
+    run_body(stranger, node.tls_url, colour)  # the certificate is signed by nobody we know
+
+
+def test_user_and_password(fresh_node: Callable[..., Node], colour: str) -> None:
+    node = fresh_node(
+        password="s3cret-default",
+        users=["worker on >s3cret-worker ~* +@all", "reader on >s3cret-reader ~* +@read +@connection"],
+    )
+    at = f"127.0.0.1:{node.port}"
+    works(f"redis://:s3cret-default@{at}", colour)
+    works(f"redis://worker:s3cret-worker@{at}/2", colour)
+
+    for login in ("worker:wrong", "nobody:s3cret-worker", "reader:s3cret-reader"):
+
+        async def refused(kit: Kit) -> None:
+            client = kit.client()
+            for question in (client.lock("x").acquire(timeout=5), client.inspect("x")):
+                with pytest.raises(interlock.Unavailable) as caught:
+                    await question
+                assert caught.value.cause == "auth"
+                assert "s3cret" not in str(caught.value) + repr(client)
+
+        run_body(refused, f"redis://{login}@{at}", colour)
+
+    async def anonymous(kit: Kit) -> None:
+        with pytest.raises(interlock.Unavailable, match="NOAUTH") as caught:
+            await kit.client().lock("x").acquire(timeout=5)
+        assert caught.value.cause == "auth"
+
+    run_body(anonymous, f"redis://{at}", colour)
+    assert node.command("KEYS", "x*") == []
+
+
+def test_a_client_object_is_accepted(node: Node, colour: str) -> None:
+    """Its address and its credentials, not its policy: retries and timeouts are ours."""
+    kwargs: dict[str, Any] = {"port": node.port, "db": 3, "decode_responses": True, "protocol": 3}
+    if colour == "blocking":
+        clients: list[Any] = [redis.Redis(**kwargs), valkey.Valkey(**kwargs), redis.Redis.from_url(node.unix_url)]
+        for client in clients:
+            works(client, colour)
+            client.ping()  # still its owner's
+            client.close()
+    else:
+
+        async def main() -> None:
+            for client in (redis.asyncio.Redis(**kwargs), redis.asyncio.Redis.from_url(node.unix_url)):
+                async with interlock.AsyncClient(client) as ours, ours.lock("object"):
+                    pass
+                await client.ping()
+                await client.aclose()
+
+        asyncio.run(main())
+
+
+def test_a_client_object_of_the_wrong_kind_is_refused() -> None:
+    with redis.Redis() as blocking, pytest.raises(interlock.UsageError, match="blocking"):
+        interlock.AsyncClient(blocking)
+    with pytest.raises(interlock.UsageError, match="asyncio"):
+        interlock.Client(redis.asyncio.Redis())
+
+    class Cluster:
+        nodes_manager = None
+
+        def execute_command(self) -> None: ...
+
+    with pytest.raises(interlock.Unsupported, match="cluster"):
+        interlock.Client(Cluster())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://",
+        "redis:///0",
+        "redis://localhost:port",
+        "redis://localhost/abc",
+        "unix://",
+        "redis://localhost:99999",
+        "redis://h?db=x",
+    ],
+)
+def test_a_wrong_url_is_refused_at_once(url: str) -> None:
+    for make in (interlock.Client, interlock.AsyncClient):
+        with pytest.raises(interlock.UsageError):
+            make(url)
+
+
+def test_a_database_that_is_not_there(node: Node, colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        with pytest.raises(interlock.UsageError, match="DB index"):
+            await kit.client().lock("x").acquire(timeout=1)
+
+    run_body(body, node.url + "/9999", colour)
+
+
+def test_nobody_listens(colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        for question in (client.lock("x").acquire(timeout=5), client.lock("x").try_acquire(), client.inspect("x")):
+            with pytest.raises(interlock.Unavailable) as caught:
+                await question
+            assert caught.value.cause == "refused"
+
+    with FaultProxy(1) as proxy:
+        proxy.refuse()
+        run_body(body, proxy.url, colour)
+
+
+def test_somebody_else_listens(colour: str) -> None:
+    """A peer that does not speak RESP."""
+    import socket
+    import threading
+
+    def serve() -> None:
+        for _ in range(2):  # the claim and its undo
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(4096)
+                peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async def body(kit: Kit) -> None:
+        with pytest.raises(interlock.Unavailable):
+            await kit.client().lock("x").acquire(timeout=1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        run_body(body, f"redis://127.0.0.1:{listener.getsockname()[1]}", colour)
+        thread.join()
+
+
+# --- servers that say no ------------------------------------------------------------------------------------------------
+
+
+def test_a_replica_says_no(fresh_node: Callable[..., Node], node: Node, colour: str) -> None:
+    replica = fresh_node(config=[f"replicaof 127.0.0.1 {node.port}"])
+
+    async def body(kit: Kit) -> None:
+        with pytest.raises(interlock.Unavailable, match=r"READONLY|MASTERDOWN|LOADING"):
+            await kit.client().lock("x").acquire(timeout=1)
+
+    run_body(body, replica.url, colour)
+
+
+def test_a_full_server_says_no_and_keeps_nothing(fresh_node: Callable[..., Node], colour: str) -> None:
+    node = fresh_node(config=["maxmemory 1", "maxmemory-policy noeviction"])
+
+    async def body(kit: Kit) -> None:
+        with pytest.raises(interlock.Unavailable, match="OOM"):
+            await kit.client().lock("x").acquire(timeout=1)
+
+    run_body(body, node.url, colour)
+    assert node.command("KEYS", "*") == []
+
+
+def test_a_killed_server_is_reported_and_a_restarted_one_used(fresh_node: Callable[..., Node], colour: str) -> None:
+    node = fresh_node()
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        async with client.lock("x"):
+            pass
+        node.kill()
+        with pytest.raises(interlock.Unavailable):
+            await client.lock("x").acquire(timeout=1)
+        node.restart()
+        async with client.lock("x", timeout=1):
+            pass
+
+    run_body(body, node.url, colour)
+
+
+# --- processes ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_leaves_the_parents_sockets_alone(node: Node) -> None:
+    with interlock.Client(node.url) as client:
+        lease = client.lock("parent", ttl=30).acquire()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                ok = client.lock("parent").try_acquire() is None
+                with client.lock("child"):
+                    pass
+                os._exit(0 if ok else 1)
+            finally:
+                os._exit(2)
+        assert os.waitpid(pid, 0)[1] == 0
+        lease.extend(20)
+        for _ in range(20):
+            assert client.inspect("parent").fence == lease.fence
+        assert lease.release()
+
+
+def test_ctrl_c_while_waiting_leaves_nothing(node: Node) -> None:
+    """An interrupt arrives while the claim is on its way, and while the waiter pauses: both leave nothing."""
+    program = """
+import sys, interlock
+client = interlock.Client(sys.argv[1], request_timeout=5)
+client.inspect("x")
+print("ready", flush=True)
+try:
+    client.lock("ghost", ttl=60).acquire()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    with FaultProxy(node.port) as proxy:
+        child = subprocess.Popen([sys.executable, "-c", program, proxy.url], stdout=subprocess.PIPE, text=True)
+        with child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            proxy.drop_replies(1, to=b"ghost")
+            proxy.wait_for(lambda p: p.dropped == 1)
+            child.send_signal(signal.SIGINT)
+            assert child.stdout.readline() == "interrupted\n"
+            assert child.wait() == 0
+    assert node.command("EXISTS", "ghost") == 0
+
+
+def test_an_async_client_belongs_to_one_loop(node: Node) -> None:
+    client = interlock.AsyncClient(node.url)
+
+    async def use() -> None:
+        async with client.lock("loop"):
+            pass
+
+    async def use_and_close() -> None:
+        await use()
+        await client.close()
+
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        first.run(use())
+        with pytest.raises(interlock.UsageError, match="another event loop"):
+            second.run(use())
+        first.run(use_and_close())
