@@ -10,9 +10,10 @@ Names are loaded when first used: `import interlock` costs next to nothing, and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` alone would cost more than all the rest here
 if TYPE_CHECKING:
+    from typing import Any
+
     from .api.aclient import AsyncClient, AsyncLease, AsyncLock
     from .api.client import Client, Lease, Lock
     from .api.default import lock

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from types import TracebackType
@@ -13,14 +12,12 @@ from ..backends.registry import open_backend
 from ..core import checks
 from ..core.checks import Duration
 from ..core.claim import Entry
-from ..errors import UsageError
 from ..flow import acquire as acquiring
 from ..flow import hold as holding
 from ..flow.site import Site
 from ..runtime.aio import AsyncioRuntime
 from .base import BaseLease
 from .options import UNSET, Options, Unset, where
-from .template import name_maker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -168,14 +165,12 @@ class AsyncClient:
         `@client.locked("order:{order_id}")` locks per order. A call raises what acquiring and leaving a `with` block raise.
         Raises UsageError at decoration for a template that does not fit the function, or a function of the other colour.
         """
+        from .template import name_maker  # lazily: `inspect` is a third of the import time, and few programs decorate
+
         options = self._options.but(ttl, timeout, renew)
 
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-            if inspect.isasyncgenfunction(function):
-                raise UsageError(f"{function.__qualname__} is a generator: its body would run after the lock is released")
-            if not inspect.iscoroutinefunction(function):
-                raise UsageError(f"{function.__qualname__} is not async: decorate it with a Client's locked()")
-            make = name_maker(name, function)
+            make = name_maker(name, function, "asyncio")
 
             @wraps(function)
             async def under_lock(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import wraps
 from threading import get_ident
@@ -13,14 +12,12 @@ from ..backends.registry import open_backend
 from ..core import checks
 from ..core.checks import Duration
 from ..core.claim import Entry
-from ..errors import UsageError
 from ..flow import acquire as acquiring
 from ..flow import hold as holding
 from ..flow.site import Site
 from ..runtime.blocking import BlockingRuntime, run
 from .base import BaseLease
 from .options import UNSET, Options, Unset, where
-from .template import name_maker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -164,14 +161,12 @@ class Client:
         `@client.locked("order:{order_id}")` locks per order. A call raises what acquiring and leaving a `with` block raise.
         Raises UsageError at decoration for a template that does not fit the function, or a function of the other colour.
         """
+        from .template import name_maker  # lazily: `inspect` is a third of the import time, and few programs decorate
+
         options = self._options.but(ttl, timeout, renew)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-                raise UsageError(f"{function.__qualname__} is async: decorate it with an AsyncClient's locked()")
-            if inspect.isgeneratorfunction(function):
-                raise UsageError(f"{function.__qualname__} is a generator: its body would run after the lock is released")
-            make = name_maker(name, function)
+            make = name_maker(name, function, "blocking")
 
             @wraps(function)
             def under_lock(*args: P.args, **kwargs: P.kwargs) -> R:

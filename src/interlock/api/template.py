@@ -27,12 +27,14 @@ class _Stable(Formatter):
         return text
 
 
-def name_maker(template: str, function: Callable[..., Any]) -> NameMaker:
-    """How to name the lock for a call of `function`.
+def name_maker(template: str, function: Callable[..., Any], colour: str) -> NameMaker:
+    """How to name the lock for a call of `function`, which a client of `colour` decorates.
 
-    Raises UsageError at once if the template names something that is not an argument. The maker raises UsageError if the
-    filled-in name may not be one, and TypeError, as the function would, for arguments that do not fit.
+    Raises UsageError at once if the function is of the other colour or a generator, or if the template names something that
+    is not an argument. The maker raises UsageError if the filled-in name may not be one, and TypeError, as the function would,
+    for arguments that do not fit.
     """
+    _check_colour(function, colour)
     if not isinstance(template, str):
         raise UsageError(f"locked() takes the lock's name, as in @client.locked('order:{{order_id}}'), not {template!r}")
     signature = inspect.signature(function)
@@ -54,6 +56,16 @@ def name_maker(template: str, function: Callable[..., Any]) -> NameMaker:
         return checks.name(_fill(formatter, template, bound.arguments))
 
     return make
+
+
+def _check_colour(function: Callable[..., Any], colour: str) -> None:
+    name = getattr(function, "__qualname__", repr(function))
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError(f"{name} is a generator: its body would run after the lock is released")
+    if inspect.iscoroutinefunction(function) and colour == "blocking":
+        raise UsageError(f"{name} is async: decorate it with an AsyncClient's locked()")
+    if not inspect.iscoroutinefunction(function) and colour == "asyncio":
+        raise UsageError(f"{name} is not async: decorate it with a Client's locked()")
 
 
 def _fill(formatter: Formatter, template: str, arguments: Mapping[str, Any]) -> str:

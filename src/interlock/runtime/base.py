@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
@@ -82,6 +81,8 @@ class World:
         """This process's public facts, as they stand behind the random part of a token: host:pid."""
         pid = os.getpid()
         if pid != self._pid:  # first use, or a fork
+            import socket  # lazily: a store without a network does not need it otherwise
+
             host = "".join(c for c in socket.gethostname() if c.isascii() and (c.isalnum() or c in "-._"))[:64]
             self._owner, self._pid = f"{host}:{pid}", pid
         return self._owner

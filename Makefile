@@ -1,0 +1,43 @@
+# The commands of the project. `make demo` and `make test` set up everything they need in this directory.
+#   make demo    real nodes, worker processes, with and without the lock: 20 seconds
+#   make test    the whole suite on real servers
+#   make check   lint, format, types, build
+#   make bench   how far from the floor, in ratios
+.PHONY: help demo test check bench servers clean
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+export UV_PROJECT_ENVIRONMENT := .venv
+export UV_PYTHON_DOWNLOADS := never
+export UV_NO_PROGRESS := 1
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+demo: .venv/ready
+	@$(BIN)/python -m interlock demo
+
+test: .venv/ready servers
+	$(BIN)/python -m pytest $(ARGS)
+
+check: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	./tools/uv build --quiet --out-dir dist
+
+bench: .venv/ready
+	$(BIN)/python -m bench $(ARGS)
+
+# Redis from the system's packages is the second server of the test matrix; Valkey comes with a wheel.
+servers:
+	@./tools/servers
+
+.venv/ready: pyproject.toml uv.lock tools/uv
+	@echo "interlock: setting up .venv (a minute at most) …"
+	@./tools/uv sync --quiet --frozen --extra dev --python "$$(./tools/python $(PYTHON))"
+	@touch $@
+
+clean:
+	rm -rf .venv .uv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
