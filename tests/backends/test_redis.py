@@ -16,6 +16,7 @@ import redis
 import redis.asyncio
 import trustme
 import valkey
+import valkey.asyncio
 
 import interlock
 from interlock.core import fence as fences
@@ -285,7 +286,12 @@ def test_a_client_object_is_accepted(node: Node, colour: str) -> None:
     else:
 
         async def main() -> None:
-            for client in (redis.asyncio.Redis(**kwargs), redis.asyncio.Redis.from_url(node.unix_url)):
+            clients = [
+                redis.asyncio.Redis(**kwargs),
+                valkey.asyncio.Valkey(**kwargs),
+                redis.asyncio.Redis.from_url(node.unix_url),
+            ]
+            for client in clients:
                 async with interlock.AsyncClient(client) as ours, ours.lock("object"):
                     pass
                 await client.ping()
@@ -325,6 +331,14 @@ def test_a_wrong_url_is_refused_at_once(url: str) -> None:
     for make in (interlock.Client, interlock.AsyncClient):
         with pytest.raises(interlock.UsageError):
             make(url)
+
+
+@pytest.mark.parametrize("password", ["se/cret", "se:cret", "12/34cret", "se@cret", "se#cret", "se?cret"])
+def test_a_password_that_is_not_encoded_is_never_shown(password: str) -> None:
+    with pytest.raises(interlock.InterlockError) as caught:
+        interlock.Client(f"redis://user:{password}@127.0.0.1:1").lock("x").acquire(timeout=0)
+    assert "cret" not in str(caught.value)
+    assert "34" not in str(caught.value)
 
 
 def test_a_database_that_is_not_there(node: Node, colour: str) -> None:

@@ -16,7 +16,7 @@ from ..flow import acquire as acquiring
 from ..flow import hold as holding
 from ..flow.site import Site
 from ..runtime.aio import AsyncioRuntime
-from .base import BaseLease
+from .base import BaseLease, Entered
 from .options import UNSET, Options, Unset, where
 
 P = ParamSpec("P")
@@ -65,7 +65,7 @@ class AsyncLock:
         self._site = site
         self._options = options
         self._name = checks.name(name)
-        self._entered: dict[int, list[AsyncLease]] = {}  # who is inside a `with` block, by task
+        self._entered: Entered[AsyncLease] = Entered()
 
     @property
     def name(self) -> str:
@@ -92,17 +92,14 @@ class AsyncLock:
     async def __aenter__(self) -> AsyncLease:
         """Acquire with the lock's own timeout. The body never runs without the lock."""
         lease = await self.acquire()
-        self._entered.setdefault(_me(), []).append(lease)
+        self._entered.push(_me(), lease)
         return lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release. Raises LeaseLost if the lease was lost and the body raised nothing; never hides the body's exception."""
-        leases = self._entered[_me()]
-        lease = leases.pop()
-        if not leases:
-            del self._entered[_me()]
+        lease = self._entered.pop(_me())
         await lease.__aexit__(kind, error, trace)
 
     def __repr__(self) -> str:

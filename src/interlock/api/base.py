@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 from ..core.lease import Hold
+from ..errors import UsageError
 from ..flow.hold import check
 from ..flow.site import Site
+
+L = TypeVar("L", bound="BaseLease")
+
+
+class Entered(Generic[L]):
+    """Which leases are inside a `with` block of one Lock, by thread or task.
+
+    A Lock is shared, so its blocks must not mix theirs up. A block may also end elsewhere than it began: a generator fixture is
+    often finished by another task. Then there is normally only one it can be.
+    """
+
+    def __init__(self) -> None:
+        self._leases: list[tuple[int, L]] = []
+
+    def push(self, who: int, lease: L) -> None:
+        """A block begins."""
+        self._leases.append((who, lease))
+
+    def pop(self, who: int) -> L:
+        """A block ends: its lease. Raises UsageError if it cannot be told which."""
+        for at in range(len(self._leases) - 1, -1, -1):
+            if self._leases[at][0] == who:
+                return self._leases.pop(at)[1]
+        if len(self._leases) == 1:
+            return self._leases.pop()[1]
+        raise UsageError(
+            "a `with` block on a lock ended in another thread or task than it began in, while others are inside; nothing was "
+            "released. Use `lease = lock.acquire()` and `with lease:` there"
+        )
 
 
 class BaseLease:

@@ -16,7 +16,7 @@ from ..flow import acquire as acquiring
 from ..flow import hold as holding
 from ..flow.site import Site
 from ..runtime.blocking import BlockingRuntime, run
-from .base import BaseLease
+from .base import BaseLease, Entered
 from .options import UNSET, Options, Unset, where
 
 P = ParamSpec("P")
@@ -63,7 +63,7 @@ class Lock:
         self._site = site
         self._options = options
         self._name = checks.name(name)
-        self._entered: dict[int, list[Lease]] = {}  # who is inside a `with` block, by thread
+        self._entered: Entered[Lease] = Entered()
 
     @property
     def name(self) -> str:
@@ -90,15 +90,12 @@ class Lock:
     def __enter__(self) -> Lease:
         """Acquire with the lock's own timeout. The body never runs without the lock."""
         lease = self.acquire()
-        self._entered.setdefault(get_ident(), []).append(lease)
+        self._entered.push(get_ident(), lease)
         return lease
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Release. Raises LeaseLost if the lease was lost and the body raised nothing; never hides the body's exception."""
-        leases = self._entered[get_ident()]
-        lease = leases.pop()
-        if not leases:
-            del self._entered[get_ident()]
+        lease = self._entered.pop(get_ident())
         lease.__exit__(kind, error, trace)
 
     def __repr__(self) -> str:

@@ -70,14 +70,16 @@ async def _believed(site: Site, claim: Claim, granted: Granted, sent_at: float) 
         return Hold(claim.name, claim.token, granted.ttl, granted.fence, until)
     error = Unavailable(
         f"{site.backend.address} granted '{claim.name}' after {now - sent_at:.3f} s, too late for a ttl of {claim.ttl:g} s. "
-        "Use a longer ttl, or look at what is slow: the store, the network or this process.",
+        "Use a longer ttl, or look at what is slow: the store, the network or this process",
         backend=site.backend.address,
         cause="slow",
     )
     try:
         await site.runtime.shield(site.backend.release(claim.name, claim.token, site.request_timeout))
-    except Unavailable as failure:
-        await site.undo(claim.name, claim.token, claim.ttl, failure)
+    except Unavailable:
+        await site.undo(claim.name, claim.token, claim.ttl, error)
+    else:
+        error.tell("It was given back")
     raise error
 
 

@@ -146,7 +146,11 @@ class AsyncTransport:
         try:
             async with asyncio.timeout_at(until), self._connecting:
                 if self._wire is None or self._wire.dead:
-                    self._wire = await self._connect(until)
+                    wire = await self._connect(until)
+                    if self._closed:  # meanwhile
+                        wire.close()
+                        self._enter()
+                    self._wire = wire
                 return self._wire
         except TimeoutError as error:
             raise self._recipe.explain(error) or error from error
@@ -175,7 +179,9 @@ class AsyncTransport:
             if reply is LATE:
                 if wire is self._wire:
                     self._wire = None  # retired
-                raise Unavailable(f"{where} did not answer in time", backend=where, cause="timeout")
+                raise Unavailable(
+                    f"{where} did not answer in time: is it overloaded, frozen or cut off?", backend=where, cause="timeout"
+                )
         except BaseException:
             if token:
                 self._owe(token, wire)

@@ -40,9 +40,11 @@ class Wire:
 
     def fresh(self) -> bool:
         """Whether nothing has come in unasked: neither a stray byte nor the peer's goodbye."""
+        if self.dead or self.owed:
+            return False
         poll = select.poll()
         poll.register(self._sock.fileno(), select.POLLIN)
-        return not self.dead and self.owed == 0 and not poll.poll(0)
+        return not poll.poll(0)
 
     def send(self, request: bytes, until: float) -> None:
         """Put a request on the wire. From here on its reply is owed. Raises OSError when the peer is gone."""
@@ -203,7 +205,9 @@ class BlockingTransport:
     def _broken(self, error: Exception) -> Unavailable:
         where = self._recipe.address
         if isinstance(error, TimeoutError):
-            return Unavailable(f"{where} did not answer in time", backend=where, cause="timeout")
+            return Unavailable(
+                f"{where} did not answer in time: is it overloaded, frozen or cut off?", backend=where, cause="timeout"
+            )
         return Unavailable(
             f"the connection to {where} broke: {str(error) or type(error).__name__}", backend=where, cause="closed"
         )

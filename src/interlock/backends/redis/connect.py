@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from ...errors import InterlockError, Unavailable, Unsupported, UsageError
 
+SHAPE = "Write redis://user:password@host:6379/0, with special characters of the password percent-encoded"
 POLICY: dict[str, Any] = {
     "protocol": 2,
     "decode_responses": False,
@@ -95,19 +96,22 @@ def _from_url(url: str, colour: str) -> Recipe:
     try:
         parts = urlsplit(url)
         port = parts.port
+    except ValueError:  # its text may hold a piece of the password
+        raise UsageError(f"the port in the Redis URL is not a number. {SHAPE}") from None
+    try:
         options = dict(module.parse_url(url))
     except ValueError as error:
-        raise UsageError(f"not a usable Redis URL: {error}. Write redis://user:password@host:6379/0") from None
+        raise UsageError(f"not a usable Redis URL: {error} {SHAPE}") from None
     if parts.scheme == "unix":
         if not options.get("path"):
             raise UsageError("a unix socket URL names its path: unix:///run/redis.sock?db=0")
         address = f"unix://{options['path']}"
     else:
         if not parts.hostname:
-            raise UsageError("the Redis URL names no host. Write redis://user:password@host:6379/0")
+            raise UsageError(f"the Redis URL names no host. {SHAPE}")
         number = parts.path.strip("/")
         if number and not number.isdigit():
-            raise UsageError(f"the part behind the host is a database number, not {number[:40]!r}")
+            raise UsageError(f"what stands behind the host in a Redis URL is the number of a database. {SHAPE}")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         address = f"{parts.scheme}://{host}:{port or 6379}"
     if options.get("db"):
