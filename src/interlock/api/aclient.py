@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -156,17 +156,18 @@ class AsyncClient:
         ttl: Duration | Unset = UNSET,
         timeout: Duration | Unset | None = UNSET,
         renew: bool | Unset = UNSET,
-    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """Decorate a function so that each call runs under a lock whose name is filled in from its arguments.
 
         `@client.locked("order:{order_id}")` locks per order. A call raises what acquiring and leaving a `with` block raise.
         Raises UsageError at decoration for a template that does not fit the function, or a function of the other colour.
         """
-        from .template import name_maker  # lazily: `inspect` is a third of the import time, and few programs decorate
+        from .template import check_template, name_maker  # lazily: `inspect` is a third of the import time
 
+        check_template(name)
         options = self._options.but(ttl, timeout, renew)
 
-        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+        def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
             make = name_maker(name, function, "asyncio")
 
             @wraps(function)

@@ -28,11 +28,12 @@ class Entered(Generic[L]):
 
     def pop(self, who: int) -> L:
         """A block ends: its lease. Raises UsageError if it cannot be told which."""
-        for at in range(len(self._leases) - 1, -1, -1):
-            if self._leases[at][0] == who:
-                return self._leases.pop(at)[1]
-        if len(self._leases) == 1:
-            return self._leases.pop()[1]
+        mine = [entry for entry in self._leases if entry[0] == who] or self._leases
+        if mine is not self._leases or len(mine) == 1:
+            # Of several in one thread (generators that take turns) all but one are lost; the valid one may be at work.
+            entry = next((entry for entry in mine if entry[1].lost), mine[-1])
+            self._leases.remove(entry)
+            return entry[1]
         raise UsageError(
             "a `with` block on a lock ended in another thread or task than it began in, while others are inside; nothing was "
             "released. Use `lease = lock.acquire()` and `with lease:` there"

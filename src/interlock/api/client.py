@@ -158,8 +158,9 @@ class Client:
         `@client.locked("order:{order_id}")` locks per order. A call raises what acquiring and leaving a `with` block raise.
         Raises UsageError at decoration for a template that does not fit the function, or a function of the other colour.
         """
-        from .template import name_maker  # lazily: `inspect` is a third of the import time, and few programs decorate
+        from .template import check_template, name_maker  # lazily: `inspect` is a third of the import time
 
+        check_template(name)
         options = self._options.but(ttl, timeout, renew)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:

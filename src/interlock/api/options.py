@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -10,6 +11,7 @@ from ..core import checks
 from ..core.checks import Duration
 from ..errors import Unsupported, UsageError
 
+_NEXT_URL = re.compile(r"\s*,\s*(?=[a-z][a-z0-9+]*:)", re.IGNORECASE)  # a comma may also stand in a password
 URL_VARIABLE = "INTERLOCK_URL"
 
 
@@ -64,8 +66,8 @@ def where(store: Any) -> Any:
     """
     if store is None:
         store = os.environ.get(URL_VARIABLE) or "sqlite:"
-    if isinstance(store, str) and "," in store:
-        store = [part.strip() for part in store.split(",")]
+    if isinstance(store, str) and len(nodes := _NEXT_URL.split(store)) > 1:
+        store = nodes
     if isinstance(store, list | tuple):
         if not store:
             raise UsageError("the list of stores is empty; give a URL such as 'redis://localhost:6379'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from string import Formatter
 from typing import Any
@@ -13,18 +14,13 @@ from ..errors import UsageError
 NameMaker = Callable[[tuple[Any, ...], dict[str, Any]], str]
 
 
-class _Stable(Formatter):
-    """Formats arguments that have a text of their own; an object's address would name another lock each time."""
+ADDRESS = re.compile(r"\bat 0x[0-9a-f]{6,}", re.IGNORECASE)  # how Python shows an object that has no text of its own
 
-    def format_field(self, value: Any, format_spec: str) -> str:
-        kind: Any = type(value)
-        if all(getattr(kind, how) is getattr(object, how) for how in ("__format__", "__str__", "__repr__")):
-            raise UsageError(
-                f"a {kind.__name__} in a lock's name would put its memory address there; name an attribute, as in "
-                "'order:{order.id}', or give the class a __str__"
-            )
-        text: str = super().format_field(value, format_spec)
-        return text
+
+def check_template(template: object) -> None:
+    """Raises UsageError for what cannot be a template, such as the function when the parentheses were forgotten."""
+    if not isinstance(template, str):
+        raise UsageError("locked() takes the lock's name: write @client.locked('order:{order_id}') above the function")
 
 
 def name_maker(template: str, function: Callable[..., Any], colour: str) -> NameMaker:
@@ -35,8 +31,6 @@ def name_maker(template: str, function: Callable[..., Any], colour: str) -> Name
     for arguments that do not fit.
     """
     _check_colour(function, colour)
-    if not isinstance(template, str):
-        raise UsageError(f"locked() takes the lock's name, as in @client.locked('order:{{order_id}}'), not {template!r}")
     signature = inspect.signature(function)
     fields = _fields(template)
     unknown = sorted(fields - set(signature.parameters))
@@ -48,12 +42,11 @@ def name_maker(template: str, function: Callable[..., Any], colour: str) -> Name
     if not fields:
         fixed = checks.name(template.format())
         return lambda args, kwargs: fixed
-    formatter = _Stable()
 
     def make(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return checks.name(_fill(formatter, template, bound.arguments))
+        return checks.name(_fill(template, bound.arguments))
 
     return make
 
@@ -68,11 +61,17 @@ def _check_colour(function: Callable[..., Any], colour: str) -> None:
         raise UsageError(f"{name} is not async: decorate it with a Client's locked()")
 
 
-def _fill(formatter: Formatter, template: str, arguments: Mapping[str, Any]) -> str:
+def _fill(template: str, arguments: Mapping[str, Any]) -> str:
     try:
-        return formatter.vformat(template, (), arguments)
+        filled = Formatter().vformat(template, (), arguments)
     except (AttributeError, LookupError, ValueError, TypeError) as error:
         raise UsageError(f"the lock's name {template!r} cannot be filled in: {error}; nothing was locked") from error
+    if ADDRESS.search(filled):
+        raise UsageError(
+            f"an argument puts a memory address into the lock's name {template!r}, another one each time; nothing was locked. "
+            "Name an attribute, as in 'order:{order.id}', or give the class a __str__"
+        )
+    return filled
 
 
 def _fields(template: str) -> set[str]:

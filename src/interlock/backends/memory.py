@@ -54,7 +54,13 @@ class MemoryBackend:
 
     def __init__(self, address: str, memory: Memory) -> None:
         self.address = address
-        self._memory = memory
+        self._open: Memory | None = memory
+
+    @property
+    def _memory(self) -> Memory:
+        if self._open is None:
+            raise UsageError(f"the client for {self.address} is closed; make a new one")
+        return self._open
 
     async def claim(self, claim: Claim, within: float) -> Granted | Refused:
         """See `port.Backend.claim`."""
@@ -107,7 +113,8 @@ class MemoryBackend:
             return Entry(name, True, owner_of(held.token), held.until - memory.now(), held.fence)
 
     async def close(self) -> None:
-        """See `port.Backend.close`. The memory stays as long as the process."""
+        """See `port.Backend.close`. The memory itself stays as long as the process."""
+        self._open = None
 
 
 _memories: dict[str, Memory] = {}

@@ -44,7 +44,7 @@ def scheme_of(url: str) -> str:
     """The scheme of a URL. Raises UsageError when there is none."""
     scheme, colon, _ = url.partition(":")
     if not colon or not scheme.replace("+", "").isalnum():
-        raise UsageError(f"{_shown(url)} is not a URL: it has no scheme. {_known()}")
+        raise UsageError(f"the store is not a URL: it has no scheme, as in redis://localhost:6379. {_known()}")
     return scheme.lower()
 
 
@@ -71,8 +71,3 @@ def _is_redis_like(where: Any) -> bool:
 
 def _known() -> str:
     return "Known are " + ", ".join(f"{scheme}://" for scheme in BUILT_IN)
-
-
-def _shown(url: str) -> str:
-    """A piece of a wrong URL for an error message; nothing behind an @ that might hide a password before it."""
-    return repr(url.rpartition("@")[2][:60])

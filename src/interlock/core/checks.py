@@ -18,6 +18,18 @@ MIN_TTL = 0.01
 MAX_TTL = 7 * 86_400.0
 MAX_TIMEOUT = 366 * 86_400.0
 
+# Letters and marks that show nothing: joiners, fillers, variation selectors.
+INVISIBLE = (
+    (0x034F, 0x034F),
+    (0x115F, 0x1160),
+    (0x17B4, 0x17B5),
+    (0x180B, 0x180F),
+    (0x3164, 0x3164),
+    (0xFE00, 0xFE0F),
+    (0xFFA0, 0xFFA0),
+    (0xE0100, 0xE01EF),
+)
+
 Duration = float | int | timedelta
 
 
@@ -70,7 +82,7 @@ def _readable(value: str) -> bool:
         if char.isascii():
             if not char.isprintable():
                 return False
-        elif unicodedata.category(char)[0] not in "LMNP" or 0xFE00 <= ord(char) <= 0xFE0F:  # selectors are marks
+        elif unicodedata.category(char)[0] not in "LMNP" or any(low <= ord(char) <= high for low, high in INVISIBLE):
             return False
     return True
 

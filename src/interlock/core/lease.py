@@ -30,7 +30,7 @@ class Hold:
     Once lost or released it never comes back.
     """
 
-    __slots__ = ("deadline", "fence", "gone", "name", "released", "token", "ttl")
+    __slots__ = ("deadline", "fence", "gone", "name", "released", "token", "ttl", "unsure")
 
     def __init__(self, name: str, token: str, ttl: float, fence: int, deadline: float) -> None:
         self.name = name
@@ -40,6 +40,7 @@ class Hold:
         self.deadline = deadline
         self.gone = ""  # the reason, once the store has said that the token holds nothing
         self.released = False
+        self.unsure = False  # an extend went out and the store may have granted it
 
     def lost(self, now: float) -> bool:
         """True from the deadline on, or once the store said so. Never true after a release in time."""
@@ -64,8 +65,10 @@ class Hold:
     def renewed(self, sent_at: float, ttl: float) -> None:
         """The store confirmed `ttl` for a request sent at `sent_at`."""
         self.ttl = ttl
+        self.unsure = False
         self.deadline = deadline(sent_at, ttl)
 
     def unconfirmed(self, sent_at: float, ttl: float) -> None:
         """An extend went out and its answer was lost: believe the earlier of the two ends."""
+        self.unsure = True
         self.deadline = min(self.deadline, deadline(sent_at, ttl))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from ..core import backoff
 from ..core.claim import Claim, Granted, Refused
 from ..core.lease import Hold, deadline
-from ..errors import AcquireTimeout, Unavailable
+from ..errors import AcquireTimeout, Unavailable, UsageError
 from .site import Site
 
 
@@ -54,6 +54,8 @@ async def _ask(site: Site, claim: Claim) -> Hold | Refused:
     sent_at = site.runtime.now()  # before anything is sent: the lease is counted from here
     try:
         answer = await site.backend.claim(claim, site.within(claim.ttl))
+    except UsageError:  # an answer: nothing happened
+        raise
     except BaseException as error:
         await site.undo(claim.name, claim.token, claim.ttl, error)
         raise

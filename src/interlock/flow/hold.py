@@ -6,6 +6,8 @@ when an answer was lost; the token is kept until the store has answered; the bod
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from ..core.claim import Gone
 from ..core.lease import Hold
 from ..errors import InterlockError, LeaseLost, Unavailable, UsageError
@@ -49,8 +51,11 @@ async def extend(site: Site, hold: Hold, ttl: float) -> None:
     if isinstance(answer, Gone):
         hold.gone = "taken" if answer.taken else "expired"
         raise lost(hold)
+    if hold.lost(site.runtime.now()):  # over before the answer came: somebody may have acted on that, so it stays over
+        hold.gone, hold.unsure = "expired", True
+        await release(site, hold)
+        raise lost(hold)
     hold.renewed(sent_at, answer.ttl)
-    check(hold, site.runtime.now())
 
 
 async def release(site: Site, hold: Hold) -> bool:
@@ -59,9 +64,20 @@ async def release(site: Site, hold: Hold) -> bool:
     Not stopped by a cancellation: that is raised once the answer is known. Raises Unavailable if the store stays silent; the
     token is kept, so it may be called again.
     """
-    if hold.released or hold.lost(site.runtime.now()):
-        return False  # what is lost needs no round trip: the store lets go of it by itself
+    if hold.released:
+        return False
+    if hold.lost(site.runtime.now()):
+        if hold.unsure:
+            await site.runtime.shield(_abandon(site, hold))
+        return False  # else it needs no round trip: the store lets go of it by itself
     return await site.runtime.shield(_give_back(site, hold))
+
+
+async def _abandon(site: Site, hold: Hold) -> None:
+    """A lost lease whose last extend may have got through: the store would keep it for that ttl."""
+    hold.unsure = False
+    with suppress(Unavailable):
+        await site.backend.release(hold.name, hold.token, site.request_timeout)
 
 
 async def _give_back(site: Site, hold: Hold) -> bool:

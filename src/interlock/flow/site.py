@@ -29,14 +29,12 @@ class Site(NamedTuple):
         try:
             await self.runtime.shield(self.backend.undo(name, token, self.request_timeout))
         except InterlockError as failure:
-            _tell(error, f"The clean-up got no answer either ({failure}), so '{name}' may stay locked for up to {ttl:g} s")
+            text = f"The clean-up got no answer either ({failure}), so '{name}' may stay locked for up to {ttl:g} s"
+            if isinstance(error, Unavailable):
+                error.tell(text)
+            else:
+                error.add_note(f"interlock: {text}")
             return False
-        _tell(error, "Nothing is left behind")
+        if isinstance(error, Unavailable):
+            error.tell("Nothing is left behind")
         return True
-
-
-def _tell(error: BaseException, text: str) -> None:
-    if isinstance(error, Unavailable):
-        error.tell(text)
-    elif isinstance(error, Exception):
-        error.add_note(f"interlock: {text}")

@@ -65,11 +65,15 @@ def run(work: Coroutine[Any, Any, T]) -> T:
             result: T = stop.value
             return result
         if type(ask) is not Wait:
-            work.close()
-            raise UsageError(
-                f"{getattr(work, '__qualname__', work)!s} awaited {ask!r} in a blocking client; only interlock's own "
-                "waits can be stepped. Use AsyncClient for asyncio code"
+            # Thrown in, not raised past it: the coroutine may have something to clean up first.
+            step, value = (
+                work.throw,
+                UsageError(
+                    f"{getattr(work, '__qualname__', work)!s} awaited {ask!r} in a blocking client; only interlock's own "
+                    "waits can be stepped. Use AsyncClient for asyncio code"
+                ),
             )
+            continue
         try:
             step, value = work.send, wait(ask)
         except BaseException as error:  # noqa: BLE001 - handed to the coroutine, which cleans up and raises it

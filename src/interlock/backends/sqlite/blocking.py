@@ -1,0 +1,67 @@
+"""Threads share one connection: one at a time, each waiting no longer than it said.
+
+Invariants
+- A signal handler may raise between any two steps (Ctrl-C in a notebook, where the process lives on). So the lock knows
+  its owner, and the `finally` that gives it back covers the taking of it.
+- A signal handler or finaliser that calls back into the store from inside a verb is refused, not let in.
+- A forked child starts with a fresh lock: the old one may be held by a thread that does not exist there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from threading import RLock
+from typing import Any, TypeVar
+
+from ...errors import UsageError
+from . import forks
+from .gate import Budget, Shut
+
+T = TypeVar("T")
+
+CLOSE_PATIENCE = 5.0
+
+
+class BlockingTransport:
+    """See `backend.Transport`. The caller's own thread does the work."""
+
+    def __init__(self) -> None:
+        self._turn = RLock()
+        self._inside = False
+        forks.watch(self)
+
+    def disown(self) -> None:
+        """See `forks`."""
+        self._turn, self._inside = RLock(), False
+
+    async def run(self, verb: Callable[..., T], args: tuple[Any, ...], within: float, clean_up: bool) -> T:
+        """See `backend.Transport.run`. A disk that hangs cannot be bounded here: the kernel does not let the thread go."""
+        budget = Budget(within)
+        mine = False
+        try:
+            if not self._turn.acquire(False) and not self._turn.acquire(True, max(within, 0.0)):
+                raise Shut("other threads of this process were using it all that time")
+            if self._inside:
+                raise UsageError(
+                    "a signal handler or finaliser used this client while the same thread was inside it; nothing was written. "
+                    "Set a flag there, and act on it outside"
+                )
+            mine = self._inside = True
+            return verb(*args, budget)
+        finally:
+            if mine:
+                self._inside = False
+            try:  # noqa: SIM105 - a context manager costs more than the rest of this method
+                self._turn.release()
+            except RuntimeError:  # it was never ours: the wait ended without it
+                pass
+
+    async def close(self, last: Callable[[], None]) -> None:
+        """See `backend.Transport.close`. Waits for a verb of another thread that is under way."""
+        try:
+            self._turn.acquire(timeout=CLOSE_PATIENCE)
+            last()
+        finally:
+            with suppress(RuntimeError):
+                self._turn.release()

@@ -1,0 +1,184 @@
+"""One open database file with its gate: making it, checking that it is ours, adopting it for this boot, closing it.
+
+Invariants
+- Nothing is written to a file that is not ours, and a file is ours only if its header says so.
+- The file is never opened by anything but SQLite: closing any other descriptor of it would drop the locks that SQLite
+  holds for this process. (A file that has just been made, by us and inside the gate, has no locks yet.)
+- *Adoption.* The first opener of a boot frees every lease (their times were read on a clock that is gone) and lifts the
+  counter by JUMP, or to the wall clock if that is higher, with one fully synchronous commit. Ordinary commits are not
+  synchronous, so a power cut may lose the last ones; it also ends the boot, and JUMP exceeds all fences of a boot.
+- What another process opened (the parent, before a fork) is never used, closed or unlocked.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from ...core import fence as fences
+from . import faults, forks
+from .gate import Budget, Gate, Shut, mode_of
+from .place import quoted
+
+APPLICATION_ID = 0x696C636B
+VERSION = 1
+JUMP = 2**32
+CHECKPOINT_PAGES = 2000  # two megabytes of log: the two fsyncs of a checkpoint come once in about 700 grants
+SCHEMA = os.path.join(os.path.dirname(__file__), "schema.sql")
+
+Execute = Callable[..., sqlite3.Cursor]
+
+
+class Database:
+    """An open file and its gate. Used by one thread at a time."""
+
+    __slots__ = ("__weakref__", "_connection", "_device", "_gate", "_inode", "_path", "boot", "connected", "execute", "pid")
+
+    def __init__(self, path: str) -> None:
+        """Open the gate only; `connect` does the rest, inside it. Raises OSError."""
+        self.pid = os.getpid()
+        self.boot = ""
+        self.connected = False  # true once everything is checked
+        self.execute: Execute = _not_connected
+        self._path = path
+        self._inode = self._device = -1
+        self._connection: sqlite3.Connection | None = None
+        self._gate = Gate(path + "-gate", mode_of(path))
+        forks.watch(self)
+
+    def enter(self, budget: Budget) -> bool:
+        """Be alone with the file. False: it, or its gate, was deleted or replaced, so this object must be given up.
+
+        Raises Shut when the budget is spent first.
+        """
+        if not self._gate.enter(budget):
+            return False
+        if not self.connected:
+            return True
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return False
+        return found.st_ino == self._inode and found.st_dev == self._device
+
+    def leave(self) -> None:
+        """Let others in. Harmless when not inside."""
+        self._gate.leave()
+
+    def rollback(self) -> None:
+        """End a transaction that was left open. Raises sqlite3.Error."""
+        if self._connection is not None and self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def connect(self, budget: Budget, address: str, boot: str, wall_ms: Callable[[], int], seen: int) -> None:
+        """Open the file, made and adopted as needed. Call it inside the gate. No fence will be `seen` or lower.
+
+        Raises UsageError if the file is not ours, sqlite3.Error and OSError as they come.
+        """
+        size = _size(self._path)
+        if size:
+            _probe(self._path, address)
+        else:
+            _make_empty(self._path, size is None)
+        patience = max(budget.left(), 0.0)  # for somebody who ignores the gate
+        connection = sqlite3.connect(self._path, timeout=patience, isolation_level=None, check_same_thread=False)
+        self._connection = connection
+        connection.execute("PRAGMA synchronous = FULL")
+        # A process that was killed while making the file leaves a header, which SQLite takes back by now.
+        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            with open(SCHEMA, encoding="utf-8") as schema:
+                connection.executescript(schema.read())
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise faults.no_log(address, mode)
+        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        _adopt(connection.execute, boot, wall_ms, seen)
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA busy_timeout = 0")  # from here on the store waits, and looks at its budget
+        found = os.stat(self._path)
+        self._inode, self._device = found.st_ino, found.st_dev
+        self.boot = boot
+        self.execute = connection.cursor().execute  # one cursor for all: a new one per statement costs a microsecond
+        self.connected = True
+
+    def close(self, budget: Budget) -> None:
+        """Close the file inside the gate, or without it when that cannot be had in time. Does nothing after a fork."""
+        if self.pid != os.getpid():
+            self.disown()
+            return
+        try:
+            # Without the gate it is safe too: SQLite checkpoints at a close only when nobody else has the file open.
+            with suppress(Shut, OSError):
+                self._gate.enter(budget)
+            self.connected, self.execute = False, _not_connected
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+        finally:
+            self._gate.leave()
+            self._gate.close()
+
+    def disown(self) -> None:
+        """See `forks`."""
+        forks.keep((self.execute, self._connection))
+        self.connected, self.execute, self._connection = False, _not_connected, None
+        self._gate.close()
+
+
+def _not_connected(sql: str, args: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+    raise sqlite3.ProgrammingError("the database is not open")
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return None
+
+
+def _make_empty(path: str, missing: bool) -> None:
+    # A log that outlived its database belongs to one that was deleted; SQLite must not find it beside the new one.
+    for ending in ("-wal", "-shm", "-journal"):
+        with suppress(FileNotFoundError):
+            os.unlink(path + ending)
+    if missing:
+        # Private: whoever can read the file can read tokens. The owner may widen it.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _probe(path: str, address: str) -> None:
+    """Read the header and nothing else, in a way that leaves no trace. Raises UsageError if the file is not ours."""
+    # `immutable` also keeps SQLite from recovering a log that lies beside a stranger's file.
+    connection = sqlite3.connect(f"file:{quoted(path)}?mode=ro&immutable=1", uri=True)
+    try:
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        if faults.is_not_a_database(error):
+            raise faults.foreign(address) from error
+        raise
+    finally:
+        connection.close()
+    if application != APPLICATION_ID:
+        raise faults.foreign(address)
+    if version != VERSION:
+        raise faults.other_version(address, version)
+
+
+def _adopt(execute: Execute, boot: str, wall_ms: Callable[[], int], seen: int) -> None:
+    execute("BEGIN IMMEDIATE")
+    row: tuple[Any, ...] = execute("SELECT boot, counter FROM clock WHERE id = 1").fetchone()
+    stored, counter = row
+    lifted = max(counter, seen)
+    if stored != boot:
+        floor = fences.floor(wall_ms())
+        # A clock beyond 2094 is wrong, and believing it would use up all fences there are.
+        lifted = max(lifted + JUMP, floor if floor < fences.MAX_FENCE - JUMP else 0)
+        execute("DELETE FROM entries")
+        execute("UPDATE clock SET horizon = 9e999, low = 9e999, hand_name = '', hand_arrival = 0 WHERE id = 1")
+    if lifted != counter or stored != boot:
+        execute("UPDATE clock SET boot = ?, counter = ? WHERE id = 1", (boot, lifted))
+    execute("COMMIT")

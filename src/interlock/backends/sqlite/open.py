@@ -1,0 +1,32 @@
+"""From a URL to a backend."""
+
+from __future__ import annotations
+
+from ...runtime.base import Runtime
+from ..port import Backend
+from .backend import SqliteBackend, Transport
+from .place import Place, parse
+from .store import Store
+
+
+def open_sqlite(url: str, runtime: Runtime) -> Backend:
+    """The store in the file that the URL names; see `place` for what URLs mean. Touches no disk before the first verb.
+
+    Raises UsageError for a URL that names no local file.
+    """
+    return open_place(Place(parse(url)), runtime)
+
+
+def open_place(place: Place, runtime: Runtime) -> SqliteBackend:
+    """The store at a place."""
+    store = Store(place, runtime.now, runtime.wall_ms)
+    transport: Transport
+    if runtime.colour == "asyncio":
+        from .aio import AsyncioTransport
+
+        transport = AsyncioTransport(lambda: store.address)
+    else:
+        from .blocking import BlockingTransport
+
+        transport = BlockingTransport()
+    return SqliteBackend(store, transport)

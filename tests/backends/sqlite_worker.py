@@ -1,0 +1,194 @@
+"""What the processes of test_sqlite.py do. Run as `python sqlite_worker.py JOB FILE …`; talks over stdin and stdout."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from interlock.backends.sqlite import forks
+from interlock.backends.sqlite.backend import SqliteBackend
+from interlock.backends.sqlite.blocking import BlockingTransport
+from interlock.backends.sqlite.gate import Budget
+from interlock.backends.sqlite.place import Place
+from interlock.backends.sqlite.store import Store
+from interlock.core.claim import Claim, Granted
+from interlock.runtime.blocking import BlockingRuntime, run
+
+RUNTIME = BlockingRuntime()
+
+
+def backend(file: str) -> Any:
+    return SqliteBackend(Store(Place(file), RUNTIME.now, RUNTIME.wall_ms), BlockingTransport())
+
+
+def say(word: str) -> None:
+    print(word, flush=True)
+
+
+def hear() -> str:
+    return sys.stdin.readline().strip()
+
+
+def count(file: str, total: str, log: str, rounds: str) -> None:
+    """Add one to an unprotected number, under the lock, so many times. The log gets the fences in the order of the grants."""
+    store = backend(file)
+    say("ready")
+    hear()
+    for _ in range(int(rounds)):
+        token = RUNTIME.token()
+        while not isinstance(answer := run(store.claim(Claim("number", token, 30.0), 20.0)), Granted):
+            time.sleep(0.0005)
+        with open(total) as before:
+            number = int(before.read())
+        with open(total, "w") as after:
+            after.write(str(number + 1))
+        with open(log, "a") as fences:
+            fences.write(f"{answer.fence}\n")
+        assert run(store.release("number", token, 20.0))
+    run(store.close())
+
+
+def sit(file: str) -> None:
+    """Stay inside the gate, in the middle of a transaction, until told to leave or killed."""
+    store = backend(file)
+    run(store.inspect("warm-up", 5.0))
+    inner = store._store
+    inner._enter(Budget(5.0))
+    inner._database.execute("BEGIN IMMEDIATE")
+    inner._database.execute("INSERT INTO entries VALUES ('half', 1, 'done', 1, 9e999)")
+    say("inside")
+    hear()
+    inner._database.execute("ROLLBACK")
+    inner._leave()
+    say("outside")
+    hear()
+
+
+def fork_unnoticed(file: str) -> None:
+    """As `fork`, in a child that nobody told: the process number has to give it away."""
+    fork(file, told=False)
+
+
+def fork(file: str, told: bool = True) -> None:
+    """The parent holds a lock and forks; the child uses the same client, ends like any program, and the parent goes on."""
+    store = backend(file)
+    token = RUNTIME.token()
+    first = run(store.claim(Claim("parent's", token, 60.0), 5.0))
+    inherited = store._store._database._connection
+    if not told:
+        forks._watched.clear()
+    child = os.fork()
+    if child == 0:
+        assert not told or store._store._database._connection is None, "the child let go at once"
+        assert not isinstance(run(store.claim(Claim("parent's", RUNTIME.token(), 60.0), 5.0)), Granted)
+        mine = RUNTIME.token()
+        second = run(store.claim(Claim("child's", mine, 60.0), 5.0))
+        assert second.fence > first.fence
+        assert store._store._database._connection is not inherited
+        assert any(inherited in kept for kept in forks._kept), "and keeps it untouched"
+        run(store.release("child's", mine, 5.0))
+        run(store.close())
+        del inherited
+        sys.exit(7)  # the long way out, through the interpreter's own end
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert store._store._database._connection is inherited, "the parent lost nothing"
+    assert run(store.claim(Claim("parent's", token, 60.0), 5.0)).fence == first.fence
+    assert run(store.release("parent's", token, 5.0))
+    assert inherited.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    run(store.close())
+    say("fine")
+
+
+def fork_inside(file: str) -> None:
+    """Fork while inside the gate. The child lives on after the parent was killed, and does not keep the gate shut."""
+    store = backend(file)
+    run(store.inspect("warm-up", 5.0))
+    inner = store._store
+    inner._enter(Budget(5.0))
+    ready, done = os.pipe()
+    child = os.fork()
+    if child == 0:
+        from interlock.errors import Unavailable
+
+        try:  # the parent is inside, and nothing that the child does may let the child in
+            run(store.claim(Claim("x", RUNTIME.token(), 60.0), 0.2))
+        except Unavailable:
+            os.write(done, b"refused")
+        else:
+            os.write(done, b"entered")
+        os.close(done)
+        signal.pause()
+    say(f"{child} {os.read(ready, 100).decode()}")
+    hear()
+
+
+def fork_busy(file: str) -> None:
+    """Fork while another thread has the client's lock; the child must not wait for a thread that it does not have."""
+    from threading import Event, Thread
+
+    store = backend(file)
+    run(store.inspect("warm-up", 5.0))
+    inside, leave = Event(), Event()
+
+    def stay() -> None:
+        def verb(budget: Budget) -> None:
+            inside.set()
+            leave.wait()
+
+        run(store._transport.run(verb, (), 5.0, False))
+
+    thread = Thread(target=stay)
+    thread.start()
+    inside.wait()
+    child = os.fork()
+    if child == 0:
+        run(store.claim(Claim("child's", RUNTIME.token(), 60.0), 1.0))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    leave.set()
+    thread.join()
+    run(store.close())
+    say("fine")
+
+
+def keep(file: str) -> None:
+    """What was kept is not finalised even by the interpreter's end."""
+
+    class Loud:
+        def __del__(self) -> None:
+            say("finalised")
+
+    forks.keep(Loud())
+    sys.exit(0)
+
+
+def unprivileged(file: str) -> None:
+    """Use a file that this user may not write."""
+    from interlock.errors import Unavailable
+
+    store, token = backend(file), RUNTIME.token()
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    try:
+        run(store.claim(Claim("x", token, 60.0), 1.0))
+    except Unavailable as error:
+        say(f"{error.cause}: {error}")
+
+
+def frugal(file: str) -> None:
+    """A blocking client touches no disk before its first verb, and never imports what only tasks need."""
+    from interlock.backends.registry import open_backend
+
+    store = open_backend(f"sqlite://{file}", RUNTIME)
+    assert not os.path.exists(file)
+    run(store.claim(Claim("x", RUNTIME.token(), 60.0), 5.0))
+    assert os.path.exists(file)
+    assert not {"asyncio", "concurrent.futures", "ctypes", "pathlib", "tempfile"} & set(sys.modules)
+    say("fine")  # and leaves without closing: the interpreter's end does that
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
