@@ -267,6 +267,36 @@ def test_a_real_ctrl_c_reaches_the_coroutine() -> None:
     assert isinstance(caught.value.__cause__, KeyboardInterrupt)
 
 
+def test_an_interruption_between_two_steps_reaches_the_coroutine_too() -> None:
+    """A signal is handled between any two instructions, those of `run` included. Sixty of them, at random moments."""
+    before = signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
+    missed = 0
+
+    async def work(seen: list[str]) -> None:
+        try:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0005)
+            while True:
+                await Wait(None, 0.0)
+        except Interrupted:
+            seen.append("interrupted")
+            raise
+
+    def handler(number: int, frame: object) -> None:
+        raise Interrupted
+
+    try:
+        signal.signal(signal.SIGVTALRM, handler)
+        for _ in range(60):
+            seen: list[str] = []
+            with pytest.raises(Interrupted):
+                run(work(seen))
+            missed += not seen
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    assert missed == 0, "it left a coroutine behind that had not cleaned up"
+
+
 def test_a_descriptor_that_cannot_be_waited_for_is_an_error_inside_the_coroutine() -> None:
     async def work() -> str:
         try:

@@ -28,8 +28,10 @@ class Entered(Generic[L]):
 
     def pop(self, who: int) -> L:
         """A block ends: its lease. Raises UsageError if it cannot be told which."""
-        mine = [entry for entry in self._leases if entry[0] == who] or self._leases
-        if mine is not self._leases or len(mine) == 1:
+        everybody = list(self._leases)  # other threads come and go meanwhile
+        mine = [entry for entry in everybody if entry[0] == who]
+        if mine or len(everybody) == 1:
+            mine = mine or everybody
             # Of several in one thread (generators that take turns) all but one are lost; the valid one may be at work.
             entry = next((entry for entry in mine if entry[1].lost), mine[-1])
             self._leases.remove(entry)

@@ -47,7 +47,7 @@ def name(value: object) -> str:
         printable = value.isprintable()
     else:
         size = _utf8_size(value)
-        printable = _readable(value)
+        printable = size > MAX_NAME_BYTES or _readable(value)
     if size > MAX_NAME_BYTES:
         raise UsageError(
             f"a lock's name may have {MAX_NAME_BYTES} bytes, this one has {size} ({value[:40]!a}…); nothing was written. "

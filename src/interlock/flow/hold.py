@@ -42,12 +42,16 @@ async def extend(site: Site, hold: Hold, ttl: float) -> None:
         # The lease's own fence goes with it: a store that lost its counter learns it anew.
         within = min(site.within(ttl), hold.deadline - sent_at)
         answer = await site.backend.extend(hold.name, hold.token, ttl, within, hold.fence)
+    except UsageError:  # an answer: nothing happened
+        raise
     except BaseException as error:
         hold.unconfirmed(sent_at, ttl)
         if isinstance(error, Unavailable):
             left = hold.remaining(site.runtime.now())
             error.tell(f"The lease on '{hold.name}' is held for another {left:.1f} s as it stands; extend again or release")
         raise
+    if hold.released:  # meanwhile, by another thread
+        check(hold, sent_at)
     if isinstance(answer, Gone):
         hold.gone = "taken" if answer.taken else "expired"
         raise lost(hold)

@@ -60,24 +60,26 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     value: Any = None
     while True:
         try:
-            ask = step(value)
+            while True:  # inside the try, its jump back too: an interruption may strike there
+                ask = step(value)
+                if type(ask) is Wait:
+                    step, value = work.send, wait(ask)
+                else:
+                    step, value = work.throw, _stranger(work, ask)
         except StopIteration as stop:
             result: T = stop.value
             return result
-        if type(ask) is not Wait:
-            # Thrown in, not raised past it: the coroutine may have something to clean up first.
-            step, value = (
-                work.throw,
-                UsageError(
-                    f"{getattr(work, '__qualname__', work)!s} awaited {ask!r} in a blocking client; only interlock's own "
-                    "waits can be stepped. Use AsyncClient for asyncio code"
-                ),
-            )
-            continue
-        try:
-            step, value = work.send, wait(ask)
-        except BaseException as error:  # noqa: BLE001 - handed to the coroutine, which cleans up and raises it
-            step, value = work.throw, error
+        except BaseException as error:
+            if getattr(work, "cr_frame", None) is None:  # it has ended, and this is what it raised
+                raise
+            step, value = work.throw, error  # it struck between two steps: the coroutine cleans up and raises it
+
+
+def _stranger(work: Coroutine[Any, Any, Any], ask: object) -> UsageError:
+    return UsageError(
+        f"{getattr(work, '__qualname__', work)!s} awaited {ask!r} in a blocking client; only interlock's own waits can be "
+        "stepped. Use AsyncClient for asyncio code"
+    )
 
 
 class BlockingRuntime(World):
