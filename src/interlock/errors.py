@@ -16,6 +16,8 @@ or a password.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 __all__ = [
     "AcquireTimeout",
     "InterlockError",
@@ -26,7 +28,21 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "UsageError",
+    "Vote",
 ]
+
+
+class Vote(NamedTuple):
+    """What one node of a quorum had to say.
+
+    `verdict` is a word: granted, held, free, refused (nobody listens), timeout, closed, auth, error, quarantined, silent or
+    resting (not asked this time), late (the outcome was certain without it). `latency` is in seconds, if it answered.
+    """
+
+    node: str
+    verdict: str
+    latency: float | None = None
+    detail: str = ""
 
 
 class InterlockError(Exception):
@@ -46,11 +62,15 @@ class NotAcquired(InterlockError):
 
 
 class AcquireTimeout(NotAcquired, TimeoutError):
-    """The lock was still held by someone else when `timeout` ran out. `waited` is how long that was, in seconds."""
+    """The lock was still held by someone else when `timeout` ran out.
 
-    def __init__(self, message: str, *, name: str, owner: str = "", waited: float = 0.0) -> None:
+    `waited` is how long that was, in seconds; `votes` is what each node of a quorum had to say at the end.
+    """
+
+    def __init__(self, message: str, *, name: str, owner: str = "", waited: float = 0.0, votes: tuple[Vote, ...] = ()) -> None:
         super().__init__(message, name=name, owner=owner)
         self.waited = waited
+        self.votes = votes
 
 
 class LeaseLost(InterlockError):
@@ -78,7 +98,7 @@ class Unavailable(InterlockError):
     """The store did not answer, or not with an answer that can be used.
 
     `backend` is its address without secrets. `cause` is a word: "refused", "timeout", "closed", "auth", "slow",
-    "error". What the attempt may have left behind is said in the message.
+    "error", "quorum". What the attempt may have left behind is said in the message.
     """
 
     def __init__(self, message: str, *, backend: str, cause: str) -> None:
@@ -93,7 +113,11 @@ class Unavailable(InterlockError):
 
 
 class NoQuorum(Unavailable):
-    """Fewer nodes answered than a quorum needs."""
+    """Fewer nodes answered than a quorum needs. `votes` is what each of them had to say, and how long it took."""
+
+    def __init__(self, message: str, *, backend: str, cause: str = "quorum", votes: tuple[Vote, ...] = ()) -> None:
+        super().__init__(message, backend=backend, cause=cause)
+        self.votes = votes
 
 
 class UsageError(InterlockError):

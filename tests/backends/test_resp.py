@@ -78,7 +78,7 @@ def test_a_line_without_end_is_an_error_in_the_end() -> None:
 
 
 def test_a_call_is_packed_as_the_server_reads_it() -> None:
-    packed = CLAIM.evalsha(b"k1", b"k2", b"a")
+    packed = CLAIM.evalsha((b"k1", b"k2"), b"a")
     parser = Parser()
     parser.feed(packed)
     assert parser.next() == [b"EVALSHA", CLAIM.sha.encode(), b"2", b"k1", b"k2", b"a"]

@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from ..core.claim import Claim, Entry, Gone, Granted, Refused
+from ..core.claim import Claim, Entry, Gone, Granted, Refused, Unmarked
+from ..core.quorum import Roll
 from ..runtime.base import Runtime
 
 
@@ -61,7 +62,43 @@ class Backend(Protocol):
         """Let go of connections and files. Leases stay until they are released or expire."""
 
 
+class Standing(NamedTuple):
+    """How a node stands: its roll, if it has its memory, and what it is.
+
+    `identity` tells one server from another whatever its address, "" if unknown. `replica`: it must not vote at all. `trouble`
+    is what an operator should hear of, in words.
+    """
+
+    roll: Roll | None
+    identity: str = ""
+    replica: bool = False
+    trouble: tuple[str, ...] = ()
+
+
+class Member(Backend, Protocol):
+    """A store that can also be a node of a quorum. With each vote and extension it keeps its roll true."""
+
+    async def vote(self, claim: Claim, proposal: int, within: float) -> Granted | Refused | Unmarked:
+        """As `claim`, but Unmarked while the node has no roll: it cannot know which leases it has forgotten.
+
+        A new fence is `proposal` if that is higher than the node's own and no more than ten seconds ahead of its clock: nodes
+        that all take it agree at once.
+        """
+
+    async def roll(self, within: float) -> Standing:
+        """How the node stands."""
+
+    async def enroll(self, roll: Roll, within: float) -> bool:
+        """Give it a roll unless it has one; whether it took this one."""
+
+    def drop(self, token: str) -> None:
+        """Nothing more will be asked for this token: forget what was kept for it."""
+
+    def lag(self) -> float:
+        """For how many seconds the node has owed an answer to a request that was abandoned; 0 when it owes none."""
+
+
 Opener = Callable[[Any, Runtime], Backend]
 """What a URL scheme is registered with: `open(url_or_client_object, runtime)`. Must not touch the network."""
 
-__all__ = ["Backend", "Capabilities", "Opener"]
+__all__ = ["Backend", "Capabilities", "Member", "Opener", "Standing"]

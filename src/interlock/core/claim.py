@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..errors import Vote
+
 
 class Claim(NamedTuple):
     """May the holder of `token` have `name` for `ttl` seconds?"""
@@ -27,11 +29,17 @@ class Refused(NamedTuple):
     """No: somebody else holds it.
 
     `retry_after` is when the holder's lease ends at the latest, in seconds, or None if it never ends by itself
-    (a foreign client wrote the key without an expiry). `owner` is what the holder says of itself in public.
+    (a foreign client wrote the key without an expiry). `owner` is what the holder says of itself in public. `votes` are those
+    of a quorum.
     """
 
     retry_after: float | None
     owner: str
+    votes: tuple[Vote, ...] = ()
+
+
+class Unmarked(NamedTuple):
+    """No vote: the node does not have its roll, so it may have forgotten leases."""
 
 
 class Gone(NamedTuple):
@@ -43,7 +51,8 @@ class Gone(NamedTuple):
 class Entry(NamedTuple):
     """What a store knows of a name, with nothing secret in it.
 
-    `remaining` is None when the holder has no expiry, `fence` is None when the holder is a foreign client.
+    `remaining` is None when the holder has no expiry, `fence` is None when the holder is a foreign client. `votes` are the
+    views of a quorum's nodes.
     """
 
     name: str
@@ -51,6 +60,7 @@ class Entry(NamedTuple):
     owner: str
     remaining: float | None
     fence: int | None
+    votes: tuple[Vote, ...] = ()
 
 
 def free(name: str) -> Entry:

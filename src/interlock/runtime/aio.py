@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from .base import World
+from .base import Ended, World
 
 T = TypeVar("T")
 
@@ -37,3 +37,37 @@ class AsyncioRuntime(World):
                 cancelled.add_note(f"interlock: the clean-up failed: {error}")
             raise cancelled
         return task.result()
+
+    async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T]) -> None:
+        """See `Runtime.race`. A task each; all have ended when it returns."""
+        tasks = {asyncio.ensure_future(one): index for index, one in enumerate(work)}
+        pending = set(tasks)
+        try:
+            while pending:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    if task.cancelled():
+                        outcome: T | BaseException = asyncio.CancelledError()
+                    else:
+                        outcome = task.exception() or task.result()
+                    if ended(tasks[task], outcome):
+                        return
+        finally:
+            await _stop([task for task in tasks if not task.done()])
+
+
+async def _stop(tasks: list[asyncio.Future[Any]]) -> None:
+    """Cancel them and wait until they have ended, which is at once: they clean nothing up that takes time."""
+    for task in tasks:
+        task.cancel()
+    cancelled: asyncio.CancelledError | None = None
+    while any(not task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError as stop:
+            cancelled = stop
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # looked at, so that asyncio does not complain
+    if cancelled is not None:
+        raise cancelled

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ..core import token
 
 T = TypeVar("T")
+
+Ended = Callable[[int, "T | BaseException"], bool]
+"""Told which one ended, and with what result or exception. True: enough, stop the others."""
 
 
 class Runtime(Protocol):
@@ -34,6 +37,13 @@ class Runtime(Protocol):
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` to its end even if the caller is cancelled meanwhile; the cancellation is raised afterwards."""
+
+    async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T]) -> None:
+        """Run all of it side by side, in this thread or task, and tell `ended` of each that ends.
+
+        Every one gets to its first wait before any is waited for. Once `ended` says True the rest is interrupted, as by a
+        cancellation, and race returns; so it does when all have ended.
+        """
 
 
 if hasattr(time, "CLOCK_BOOTTIME"):

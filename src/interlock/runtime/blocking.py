@@ -9,15 +9,19 @@ from __future__ import annotations
 import math
 import select
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
 from ..errors import UsageError
-from .base import World, now
+from .base import Ended, World, now
 
 T = TypeVar("T")
 
 LONGEST_POLL = 3600.0  # poll(2) takes an int of milliseconds; nobody needs to sleep longer in one piece
+
+
+class Abandoned(BaseException):
+    """Thrown into a coroutine whose result is not needed any more, as asyncio would throw a cancellation."""
 
 
 class Wait:
@@ -94,3 +98,62 @@ class BlockingRuntime(World):
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
         """See `Runtime.shield`. A thread cannot be cancelled; Ctrl-C still gets through, on purpose."""
         return await work
+
+    async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T]) -> None:
+        """See `Runtime.race`. One poll over all of them; it waits here and yields nothing."""
+        waiting: dict[int, Wait] = {}
+        try:
+            for index, one in enumerate(work):
+                if _step(one, one.send, None, index, waiting, ended):
+                    return
+            while waiting:
+                answers = _poll(waiting)
+                for index, answer in answers.items():
+                    del waiting[index]
+                    if _step(work[index], work[index].send, answer, index, waiting, ended):
+                        return
+        finally:
+            for one in work:
+                _abandon(one)
+
+
+def _step(one: Any, step: Any, value: Any, index: int, waiting: dict[int, Wait], ended: Ended[Any]) -> bool:
+    """One step of one coroutine of a race. Whether the race is over."""
+    try:
+        ask = step(value)
+    except StopIteration as stop:
+        return ended(index, stop.value)
+    except Exception as error:  # noqa: BLE001 - an outcome like any other; what is not an Exception ends the race
+        return ended(index, error)
+    waiting[index] = ask
+    return False
+
+
+def _poll(waiting: dict[int, Wait]) -> dict[int, bool]:
+    """Those that need not wait any longer, and whether that is because their descriptors are readable."""
+    poll = select.poll()
+    by_fd = {}
+    for index, ask in waiting.items():
+        if ask.fd is not None:
+            poll.register(ask.fd, select.POLLIN)
+            by_fd[ask.fd] = index
+    while True:
+        left = min(min(ask.until for ask in waiting.values()) - now(), LONGEST_POLL)
+        ready = {by_fd[fd]: True for fd, _ in poll.poll(max(0, math.ceil(left * 1000)))}
+        moment = now()
+        ready |= {index: False for index, ask in waiting.items() if ask.until <= moment and index not in ready}
+        if ready:
+            return ready
+
+
+def _abandon(one: Coroutine[Any, Any, Any]) -> None:
+    """End a coroutine that is still under way; harmless for one that has ended."""
+    if getattr(one, "cr_frame", None) is None:
+        return
+    try:
+        one.throw(Abandoned())
+    except (Abandoned, StopIteration):
+        return
+    except Exception:  # noqa: BLE001 - nobody is interested any more
+        return
+    one.close()  # it wanted to wait once more: there is no time for that

@@ -1,23 +1,34 @@
-"""The connection for tasks: one, shared by all of them, replies in the order of the requests.
+"""The connection for tasks: one, shared by all of them, replies told apart by their marks.
 
-Rules of the file: a request is owed an answer until its caller has it (`_owing`), whether or not the reply has arrived. A
-connection on which a reply is overdue is *retired*: new requests go elsewhere, but those that must follow an unanswered
-one still go down it. It is closed when nobody is owed anything on it.
+Rules of the file
+- A request is unanswered until its caller has the answer, whether or not the reply has arrived; until then its token is on
+  record (`_owing`), and what follows goes down the same connection.
+- A connection on which a reply is overdue is *retired*: new requests go elsewhere, those that must follow an unanswered one
+  still go down it. It is closed when nobody is owed anything on it, or long after, with undos as the last things sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from ...errors import Unavailable, UsageError
+from .backend import Undo
 from .connect import Recipe
 from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
 
-MAX_OWING = 4096  # leases whose last answer was lost and which their program then forgot; far above any burst of failures
+OVERDUE = 5.0  # seconds after which an answer that nobody waits for is not expected any more
 LATE: Final = object()
 BROKEN: Final = object()
+
+
+class Asked(NamedTuple):
+    """A request on the wire."""
+
+    mark: bytes
+    future: asyncio.Future[Any]
+    at: float
 
 
 class Wire(asyncio.Protocol):
@@ -29,7 +40,7 @@ class Wire(asyncio.Protocol):
         connection._reader = connection._writer = None  # ours now: redis-py would close it with its object
         self._transport = cast(asyncio.Transport, self._writer.transport)
         self._transport.set_protocol(self)
-        self._waiting: deque[tuple[bytes, asyncio.Future[Any]]] = deque()
+        self._waiting: deque[Asked] = deque()
         self._parser = Parser()
         self._gone = asyncio.get_running_loop().create_future()
         self.dead = False
@@ -37,11 +48,12 @@ class Wire(asyncio.Protocol):
 
     def send(self, request: bytes, mark: bytes) -> asyncio.Future[Any]:
         """Put a request on the wire. The future becomes its reply, or BROKEN."""
-        future = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
         if self.dead or self._transport.is_closing():
             future.set_result(BROKEN)
         else:
-            self._waiting.append((mark, future))
+            self._waiting.append(Asked(mark, future, loop.time()))
             self._transport.write(request)
         return future
 
@@ -50,11 +62,11 @@ class Wire(asyncio.Protocol):
         self._parser.feed(data)
         try:
             while (reply := self._parser.next()) is not INCOMPLETE:
-                mark, future = self._waiting.popleft()
+                mark, future, _ = self._waiting.popleft()
                 # Replies come in order: when one is missing it will never come, and its request stays unanswered.
                 while not (answers(cast(Reply, reply), mark) or isinstance(reply, ErrorReply)):
                     _settle(future, BROKEN)
-                    mark, future = self._waiting.popleft()
+                    mark, future, _ = self._waiting.popleft()
                 _settle(future, reply)
         except (ProtocolError, IndexError):  # not RESP, or a reply to nothing that was asked
             self.close()
@@ -62,14 +74,20 @@ class Wire(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Tell everybody who waits."""
         self.dead = True
-        for _, future in self._waiting:
-            _settle(future, BROKEN)
+        for asked in self._waiting:
+            _settle(asked.future, BROKEN)
         self._waiting.clear()
         if not self._gone.done():
             self._gone.set_result(None)
 
-    def close(self) -> None:
-        """Close it. What was sent before still reaches the peer."""
+    def lag(self, now: float) -> float:
+        """For how long the oldest request has been without a reply."""
+        return now - self._waiting[0].at if self._waiting and not self.dead else 0.0
+
+    def close(self, last: bytes = b"") -> None:
+        """Close it, after one last thing to send. What was sent before still reaches the peer."""
+        if last and not self.dead:
+            self._transport.write(last)
         self.dead = True
         self._writer.close()
 
@@ -86,40 +104,47 @@ class AsyncTransport:
         self._wire: Wire | None = None
         self._connecting: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._owing: dict[str, Wire] = {}
+        self._owing: dict[str, tuple[Wire, Undo]] = {}
         self._closed = False
 
-    async def call(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
+    async def call(self, request: bytes, mark: bytes, token: str, within: float, undo: Undo = None) -> Reply:
         """See `backend.Transport.call`."""
         until = self._enter() + within
-        wire = self._owing.get(token)
-        if wire is None or wire.dead:
-            wire = await self._take(until)
-        reply = await self._exchange(wire, request, mark, token, until)
-        self._forget(token)
+        wire = self._owed_on(token) or await self._take(until)
+        reply = await self._exchange(wire, request, mark, token, until, undo)
+        self.drop(token)
         return reply
 
     async def follow(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
         """See `backend.Transport.follow`."""
         until = self._enter() + within
-        wire = self._owing.get(token)
-        if wire is None:
+        if token not in self._owing:
             return None
         try:
-            if not wire.dead:
+            wire = self._owed_on(token)
+            if wire is not None:
                 try:
-                    return await self._exchange(wire, request, mark, token, until)
+                    return await self._exchange(wire, request, mark, token, until, None)
                 except Unavailable as error:
                     if error.cause != "closed":
                         raise
-            return await self._exchange(await self._take(until), request, mark, token, until)
+            return await self._exchange(await self._take(until), request, mark, token, until, None)
         finally:
-            self._forget(token)
+            self.drop(token)
+
+    def drop(self, token: str) -> None:
+        """See `backend.Transport.drop`."""
+        if (owing := self._owing.pop(token, None)) is not None:
+            self._sweep(owing[0])
+
+    def lag(self) -> float:
+        """See `backend.Transport.lag`."""
+        return self._wire.lag(self._enter()) if self._wire is not None else 0.0
 
     async def close(self) -> None:
         """See `backend.Transport.close`."""
         self._closed = True
-        wires = {wire for wire in [self._wire, *self._owing.values()] if wire is not None}
+        wires = {wire for wire, _ in self._owing.values()} | ({self._wire} if self._wire is not None else set())
         self._wire = None
         self._owing.clear()
         for wire in wires:
@@ -140,6 +165,8 @@ class AsyncTransport:
 
     async def _take(self, until: float) -> Wire:
         """The shared connection, opened if need be. Raises Unavailable: then nothing was sent."""
+        if self._wire is not None and self._wire.lag(asyncio.get_running_loop().time()) > OVERDUE:
+            self._give_up(self._wire)
         if self._wire is not None and not self._wire.dead:
             return self._wire
         assert self._connecting is not None  # noqa: S101 - set by _enter
@@ -166,7 +193,7 @@ class AsyncTransport:
                 raise ours from error
             raise
 
-    async def _exchange(self, wire: Wire, request: bytes, mark: bytes, token: str, until: float) -> Reply:
+    async def _exchange(self, wire: Wire, request: bytes, mark: bytes, token: str, until: float, undo: Undo) -> Reply:
         loop = asyncio.get_running_loop()
         where = self._recipe.address
         wire.users += 1
@@ -184,7 +211,7 @@ class AsyncTransport:
                 )
         except BaseException:
             if token:
-                self._owe(token, wire)
+                self._owing[token] = wire, undo
             raise
         finally:
             alarm.cancel()
@@ -192,20 +219,23 @@ class AsyncTransport:
             self._sweep(wire)
         return cast(Reply, reply)
 
-    def _owe(self, token: str, wire: Wire) -> None:
-        self._owing[token] = wire
-        while len(self._owing) > MAX_OWING:
-            self._forget(next(iter(self._owing)))
-
-    def _forget(self, token: str) -> None:
-        """Nothing of this token is unanswered any more, or nobody waits for it."""
-        if (wire := self._owing.pop(token, None)) is not None:
-            self._sweep(wire)
+    def _owed_on(self, token: str) -> Wire | None:
+        """The connection that this token's unanswered requests went down, if it is alive."""
+        wire, _ = self._owing.get(token, (None, None))
+        return wire if wire is not None and not wire.dead else None
 
     def _sweep(self, wire: Wire) -> None:
         """Close a retired connection that nobody needs."""
-        if wire is not self._wire and not wire.dead and wire.users == 0 and wire not in self._owing.values():
+        if wire is self._wire or wire.dead or wire.users:
+            return
+        if all(other is not wire for other, _ in self._owing.values()):
             wire.close()
+
+    def _give_up(self, wire: Wire) -> None:
+        """Nothing will come any more. What was asked may still happen: undo it as the last thing, and close."""
+        self._wire = None
+        undos = [undo() for other, undo in self._owing.values() if other is wire and undo is not None]
+        wire.close(b"".join(undos))
 
 
 def _settle(future: asyncio.Future[Any], outcome: object) -> None:

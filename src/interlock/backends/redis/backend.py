@@ -8,21 +8,27 @@ expires by itself.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Protocol
 
 from ...core import fence as fences
-from ...core.claim import Claim, Entry, Gone, Granted, Refused, free
+from ...core.claim import Claim, Entry, Gone, Granted, Refused, Unmarked, free
+from ...core.quorum import Roll
 from ...errors import InterlockError, Unavailable, Unsupported, UsageError
 from ...runtime.base import Runtime
-from ..port import Capabilities
+from ..port import Capabilities, Standing
 from .resp import ErrorReply, Reply
-from .scripts import CLAIM, EXTEND, INSPECT, RELEASE, Script
+from .scripts import CLAIM, ENROLL, EXTEND, INSPECT, RELEASE, ROLL, Script
 
 # How long an unused fence counter is kept. Longer than any plausible step back of a server's clock: within this time the
 # counter, not the clock, decides. Short enough that a million names do not leave a million counters for long.
 IDLE_COUNTER_MS = b"3600000"
 EPOCH_MS = b"%d" % fences.EPOCH_MS
+ROLL_KEY = b"interlock:roll"
 _marks = itertools.count()
+
+Undo = Callable[[], bytes] | None
+"""Packs the request that takes back what an unanswered one may have done."""
 
 
 class Transport(Protocol):
@@ -35,10 +41,11 @@ class Transport(Protocol):
     the answer to another question, and several tasks can share a connection without trusting that replies are complete.
     """
 
-    async def call(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
+    async def call(self, request: bytes, mark: bytes, token: str, within: float, undo: Undo = None) -> Reply:
         """One request, one reply. Goes down the connection that still owes this token an answer, if there is one.
 
-        Raises Unavailable when there is no reply within `within` seconds. `token` "" is not tracked.
+        Raises Unavailable when there is no reply within `within` seconds. `token` "" is not tracked. `undo` is sent when the
+        transport gives up on a connection on which the answer to this request is long overdue.
         """
 
     async def follow(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
@@ -46,6 +53,12 @@ class Transport(Protocol):
 
         None at once when nothing of the token is unanswered. Afterwards nothing is remembered of the token.
         """
+
+    def drop(self, token: str) -> None:
+        """Nothing more will be asked for this token."""
+
+    def lag(self) -> float:
+        """For how many seconds the node has owed an answer to a request that was abandoned; 0 when it owes none."""
 
     async def close(self) -> None:
         """Close every connection."""
@@ -63,23 +76,28 @@ class RedisBackend:
 
     async def claim(self, claim: Claim, within: float) -> Granted | Refused:
         """See `port.Backend.claim`."""
-        ms = _ms(claim.ttl)
+        answer = await self._claim(claim, _keys(claim.name), 0, within)
+        if isinstance(answer, Unmarked):
+            raise self._nonsense([-1])
+        return answer
+
+    async def vote(self, claim: Claim, proposal: int, within: float) -> Granted | Refused | Unmarked:
+        """See `port.Member.vote`."""
+        return await self._claim(claim, (*_keys(claim.name), ROLL_KEY), proposal, within)
+
+    async def _claim(self, claim: Claim, keys: tuple[bytes, ...], proposal: int, within: float) -> Granted | Refused | Unmarked:
+        token, ms = claim.token.encode(), _ms(claim.ttl)
+        arguments = (token, b"%d" % ms, IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal)
         reply = await self._run(
-            CLAIM,
-            claim.name,
-            claim.token,
-            within,
-            *_keys(claim.name),
-            claim.token.encode(),
-            b"%d" % ms,
-            IDLE_COUNTER_MS,
-            EPOCH_MS,
+            CLAIM, keys, arguments, claim.name, claim.token, within, lambda: RELEASE.eval(keys[:1], token, _mark())
         )
         match reply:
             case [1, int(fence), _]:
                 return Granted(fence, ms / 1000)
             case [0, int(left), bytes(owner), _]:
                 return Refused(_seconds(left), owner.decode("utf-8", "replace"))
+            case [-1, _]:
+                return Unmarked()
         raise self._nonsense(reply)
 
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
@@ -87,15 +105,11 @@ class RedisBackend:
         ms = _ms(ttl)
         reply = await self._run(
             EXTEND,
+            (*_keys(name), ROLL_KEY),
+            (token.encode(), b"%d" % ms, IDLE_COUNTER_MS, EPOCH_MS, b"%d" % fence),
             name,
             token,
             within,
-            *_keys(name),
-            token.encode(),
-            b"%d" % ms,
-            IDLE_COUNTER_MS,
-            EPOCH_MS,
-            b"%d" % fence,
         )
         match reply:
             case [1, int(stored), _]:
@@ -106,7 +120,7 @@ class RedisBackend:
 
     async def release(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.release`."""
-        reply = await self._run(RELEASE, name, token, within, name.encode(), token.encode())
+        reply = await self._run(RELEASE, (name.encode(),), (token.encode(),), name, token, within)
         match reply:
             case [int(deleted), _]:
                 return deleted == 1
@@ -115,13 +129,13 @@ class RedisBackend:
     async def undo(self, name: str, token: str, within: float) -> None:
         """See `port.Backend.undo`."""
         mark = _mark()
-        reply = await self._transport.follow(RELEASE.eval(name.encode(), token.encode(), mark), mark, token, within)
+        reply = await self._transport.follow(RELEASE.eval((name.encode(),), token.encode(), mark), mark, token, within)
         if isinstance(reply, ErrorReply):
             raise self._refusal(reply, name)
 
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`."""
-        reply = await self._run(INSPECT, name, "", within, *_keys(name))
+        reply = await self._run(INSPECT, _keys(name), (), name, "", within)
         match reply:
             case [0, _]:
                 return free(name)
@@ -130,17 +144,57 @@ class RedisBackend:
                 return Entry(name, True, owner.decode("utf-8", "replace"), _seconds(left), known)
         raise self._nonsense(reply)
 
+    async def roll(self, within: float) -> Standing:
+        """See `port.Member.roll`."""
+        reply = await self._run(ROLL, (ROLL_KEY,), (), "", "", within)
+        match reply:
+            case [bytes(longest), bytes(high), bytes(seed), bytes(identity), bytes(role), bytes(policy), _]:
+                roll = Roll(int(longest) / 1000, int(high), int(seed)) if longest else None
+                trouble = []
+                if role == b"slave":
+                    trouble.append("is a replica: it may vote for leases that its primary never heard of")
+                if policy not in (b"", b"noeviction"):
+                    trouble.append(f"may evict locks (maxmemory-policy {policy.decode()}): set it to noeviction")
+                return Standing(roll, identity.decode(), role == b"slave", tuple(trouble))
+        raise self._nonsense(reply)
+
+    async def enroll(self, roll: Roll, within: float) -> bool:
+        """See `port.Member.enroll`."""
+        fields = (b"%d" % _ms(roll.longest), b"%d" % roll.high, b"%d" % roll.seed)
+        reply = await self._run(ENROLL, (ROLL_KEY,), fields, "", "", within)
+        match reply:
+            case [int(ours), _]:
+                return ours == 1
+        raise self._nonsense(reply)
+
+    def drop(self, token: str) -> None:
+        """See `port.Member.drop`."""
+        self._transport.drop(token)
+
+    def lag(self) -> float:
+        """See `port.Member.lag`."""
+        return self._transport.lag()
+
     async def close(self) -> None:
         """See `port.Backend.close`."""
         await self._transport.close()
 
-    async def _run(self, script: Script, name: str, token: str, within: float, *arguments: bytes) -> Reply:
+    async def _run(
+        self,
+        script: Script,
+        keys: tuple[bytes, ...],
+        arguments: tuple[bytes, ...],
+        name: str,
+        token: str,
+        within: float,
+        undo: Undo = None,
+    ) -> Reply:
         until = self._now() + within
         mark = _mark()
-        reply = await self._transport.call(script.evalsha(*arguments, mark), mark, token, within)
+        reply = await self._transport.call(script.evalsha(keys, *arguments, mark), mark, token, within, undo)
         if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT":  # nothing was done: not a retry, a first try
             left = max(until - self._now(), 0.001)
-            reply = await self._transport.call(script.eval(*arguments, mark), mark, token, left)
+            reply = await self._transport.call(script.eval(keys, *arguments, mark), mark, token, left, undo)
         if isinstance(reply, ErrorReply):
             raise self._refusal(reply, name)
         return reply
@@ -158,7 +212,7 @@ class RedisBackend:
                 f"the fence counter of '{name}' at {where} was overwritten by somebody; nothing was written. Delete the key "
                 f"'{_fence_key(name).decode()}': fences go on from the server's clock"
             )
-        if reply.code in ("NOAUTH", "WRONGPASS", "NOPERM"):
+        if reply.code in ("NOAUTH", "WRONGPASS", "NOPERM") or "unauthenticated" in text:  # too many arguments for a stranger
             return Unavailable(
                 f"{where} refuses this user ({text}). Nothing was written; fix the user, the password or the ACL (scripts, "
                 f"and the keys NAME and interlock:*)",
@@ -185,7 +239,7 @@ def _fence_key(name: str) -> bytes:
     return b"interlock:{%b}:fence" % name.encode()
 
 
-def _keys(name: str) -> tuple[bytes, bytes]:
+def _keys(name: str) -> tuple[bytes, ...]:
     """The lock and its counter. Names have no braces, so both hash to the same slot."""
     return name.encode(), _fence_key(name)
 

@@ -1,23 +1,29 @@
-"""Connections for threads: one request at a time on each, idle ones kept for the next.
+"""Connections for threads: one thread at a time on each, idle ones kept for the next.
 
-Rules of the file: a connection that owes replies is never given to another token's request. The request that follows an
-unanswered one goes down the same connection, behind it, so it cannot overtake it (`_owing`).
+Rules of the file
+- The request that follows an unanswered one of its token goes down the same connection, behind it, so it cannot overtake it:
+  the connection is *parked* under the token.
+- A parked connection whose replies have come in late is good again (`_reap`). The token stays on record: its caller never
+  got the answer. One whose replies never come is closed, with an undo as the last thing sent on it.
+- Replies are told apart by their marks, never by counting on all of them to arrive.
 """
 
 from __future__ import annotations
 
 import os
 import select
-from typing import Any, cast
+import threading
+from typing import Any, NamedTuple, cast
 
 from ...errors import Unavailable, UsageError
 from ...runtime.base import now
 from ...runtime.blocking import Wait
+from .backend import Undo
 from .connect import Recipe
 from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
 
 MAX_IDLE = 32
-MAX_OWING = 4096  # leases whose last answer was lost and which their program then forgot; far above any burst of failures
+OVERDUE = 5.0  # seconds after which an answer that nobody waits for is not expected any more
 
 
 class Wire:
@@ -38,13 +44,11 @@ class Wire:
         self.owed = 0
         self.dead = False
 
-    def fresh(self) -> bool:
-        """Whether nothing has come in unasked: neither a stray byte nor the peer's goodbye."""
-        if self.dead or self.owed:
-            return False
+    def readable(self) -> bool:
+        """Whether something has come in: a reply, or the peer's goodbye."""
         poll = select.poll()
         poll.register(self._sock.fileno(), select.POLLIN)
-        return not poll.poll(0)
+        return bool(poll.poll(0))
 
     def send(self, request: bytes, until: float) -> None:
         """Put a request on the wire. From here on its reply is owed. Raises OSError when the peer is gone."""
@@ -64,7 +68,10 @@ class Wire:
         while True:
             reply = self._parser.next()
             if reply is INCOMPLETE:
-                await self._read(until)
+                pending = getattr(self._sock, "pending", None)
+                if not (pending and pending()) and not await Wait(self._sock.fileno(), until):
+                    raise TimeoutError("no reply in time")
+                self._read()
                 continue
             self.owed -= 1
             # Replies come in order: with ours here, an older one that is still missing will never come.
@@ -74,10 +81,14 @@ class Wire:
             if self.owed == 0:
                 raise ProtocolError("the reply belongs to another request")
 
-    async def _read(self, until: float) -> None:
-        pending = getattr(self._sock, "pending", None)
-        if not (pending and pending()) and not await Wait(self._sock.fileno(), until):
-            raise TimeoutError("no reply in time")
+    def drain(self) -> None:
+        """Take in what has come, without waiting. Raises OSError, ProtocolError."""
+        while self.owed and self.readable():
+            self._read()
+            while self.owed and self._parser.next() is not INCOMPLETE:
+                self.owed -= 1
+
+    def _read(self) -> None:
         try:
             data = self._sock.recv(65_536)
         except self._again:
@@ -92,38 +103,51 @@ class Wire:
         self._sock.close()
 
 
+class Parked(NamedTuple):
+    """A connection set aside for what may follow. No wire: the request was dealt with there, but its caller does not know."""
+
+    wire: Wire | None
+    since: float
+    undo: Undo
+
+
 class BlockingTransport:
     """See `backend.Transport`."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._idle: list[Wire] = []
-        self._owing: dict[str, Wire] = {}  # token → where its unanswered requests went
-        self._pid = os.getpid()
         self._closed = False
+        self._start_afresh()
 
-    async def call(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
+    def _start_afresh(self) -> None:
+        self._pid = os.getpid()
+        self._idle: list[Wire] = []
+        self._parked: dict[str, Parked] = {}  # by token
+        self._late: list[Parked] = []  # of tokens that are done with
+        self._guard = threading.Lock()  # around the two above; never held while waiting
+
+    async def call(self, request: bytes, mark: bytes, token: str, within: float, undo: Undo = None) -> Reply:
         """See `backend.Transport.call`."""
         self._enter()
         until = now() + within
-        wire = self._owing.get(token)
-        if wire is None or wire.dead:
+        wire = self._take_parked(token) if self._parked else None
+        if wire is None:
             wire = self._take(until)
-        reply = await self._exchange(wire, request, mark, token, until)
+        reply = await self._exchange(wire, request, mark, token, until, undo)
         self._settle(wire, token)
         return reply
 
     async def follow(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
         """See `backend.Transport.follow`."""
         self._enter()
-        until = now() + within
-        wire = self._owing.get(token)
-        if wire is None:
+        if token not in self._parked:
             return None
+        until = now() + within
         try:
-            if not wire.dead:
+            wire = self._take_parked(token)
+            if wire is not None:
                 try:
-                    reply = await self._exchange(wire, request, mark, token, until)
+                    reply = await self._exchange(wire, request, mark, token, until, None)
                 except Unavailable as error:
                     if error.cause != "closed":
                         raise
@@ -131,37 +155,66 @@ class BlockingTransport:
                     self._settle(wire, token)
                     return reply
             wire = self._take(until)
-            reply = await self._exchange(wire, request, mark, token, until)
+            reply = await self._exchange(wire, request, mark, token, until, None)
             self._settle(wire, token)
             return reply
         finally:
-            if owing := self._owing.pop(token, None):  # no answer: the bytes are out, and nobody waits for it any more
-                owing.close()
+            with self._guard:
+                parked = self._parked.pop(token, None)
+            if parked is not None and parked.wire is not None:  # no answer, but the bytes are out
+                parked.wire.close()
+
+    def drop(self, token: str) -> None:
+        """See `backend.Transport.drop`."""
+        with self._guard:
+            parked = self._parked.pop(token, None)
+            if parked is not None and parked.wire is not None:
+                self._late.append(parked)
+
+    def lag(self) -> float:
+        """See `backend.Transport.lag`."""
+        if not self._parked and not self._late:
+            return 0.0
+        self._reap()
+        with self._guard:
+            waiting = [parked.since for parked in [*self._parked.values(), *self._late] if parked.wire is not None]
+        return now() - min(waiting) if waiting else 0.0
 
     async def close(self) -> None:
         """See `backend.Transport.close`."""
         self._closed = True
         if self._pid == os.getpid():
-            for wire in [*self._idle, *self._owing.values()]:
+            with self._guard:
+                wires = [parked.wire for parked in [*self._parked.values(), *self._late] if parked.wire is not None]
+            for wire in [*self._idle, *wires]:
                 wire.close()
-        self._idle.clear()
-        self._owing.clear()
+        self._start_afresh()
 
     def _enter(self) -> None:
         if self._closed:
             raise UsageError(f"the client for {self._recipe.address} is closed; make a new one")
         if self._pid != os.getpid():  # after a fork the sockets are the parent's: forget them, say nothing on them
-            self._pid = os.getpid()
-            self._idle, self._owing = [], {}
+            self._start_afresh()
+
+    def _take_parked(self, token: str) -> Wire | None:
+        """The connection that this token's unanswered requests went down. The token stays on record until it is settled."""
+        with self._guard:
+            parked = self._parked.get(token)
+            if parked is None or parked.wire is None:
+                return None
+            self._parked[token] = parked._replace(wire=None)
+        return parked.wire
 
     def _take(self, until: float) -> Wire:
         """An idle connection that is still good, or a new one. Raises Unavailable: then nothing was sent."""
+        if not self._idle and (self._parked or self._late):
+            self._reap()
         while True:
             try:
                 wire = self._idle.pop()  # another thread may take the last one: no test before the pop
             except IndexError:
                 return self._connect(until)
-            if wire.fresh():
+            if not wire.dead and not wire.readable():
                 return wire
             wire.close()
 
@@ -176,38 +229,66 @@ class BlockingTransport:
                 raise ours from error
             raise
 
-    async def _exchange(self, wire: Wire, request: bytes, mark: bytes, token: str, until: float) -> Reply:
+    async def _exchange(self, wire: Wire, request: bytes, mark: bytes, token: str, until: float, undo: Undo) -> Reply:
         try:
             wire.send(request, until)
             return await wire.reply(mark, until)
         except BaseException as error:
-            if not token or not isinstance(error, TimeoutError | KeyboardInterrupt | SystemExit):
-                wire.close()  # nothing more can be learned or sent on it
+            # An interruption or a time-out leaves a connection on which more can follow; anything else ends it.
+            if not token or (isinstance(error, Exception) and not isinstance(error, TimeoutError)):
+                wire.close()
             if token:
-                self._owe(token, wire)
+                with self._guard:
+                    self._parked[token] = Parked(None if wire.dead else wire, now(), undo)
             if isinstance(error, OSError | ProtocolError):
                 raise self._broken(error) from error
             raise
 
-    def _owe(self, token: str, wire: Wire) -> None:
-        self._owing[token] = wire
-        while len(self._owing) > MAX_OWING:
-            self._owing.pop(next(iter(self._owing))).close()
-
     def _settle(self, wire: Wire, token: str) -> None:
         """The caller has its reply and the connection owes nothing."""
-        self._owing.pop(token, None)
+        if self._parked:
+            with self._guard:
+                self._parked.pop(token, None)
+        self._keep(wire)
+
+    def _keep(self, wire: Wire) -> None:
         if len(self._idle) < MAX_IDLE and not self._closed:
             self._idle.append(wire)
         else:
             wire.close()
 
+    def _reap(self) -> None:
+        """Take back parked connections whose replies have come in; give up on those that are overdue."""
+        long_ago = now() - OVERDUE
+        with self._guard:
+            for token, parked in list(self._parked.items()):
+                if parked.wire is not None and self._recovered(parked, long_ago):
+                    self._parked[token] = parked._replace(wire=None)
+            self._late = [parked for parked in self._late if not self._recovered(parked, long_ago)]
+
+    def _recovered(self, parked: Parked, long_ago: float) -> bool:
+        """Whether a parked connection need not be kept any more: it is idle again, or given up."""
+        wire = parked.wire
+        if wire is None:
+            return True
+        try:
+            wire.drain()
+            if wire.owed == 0:
+                self._keep(wire)
+                return True
+            if parked.since > long_ago:
+                return False
+            if parked.undo is not None:
+                wire.send(parked.undo(), now())
+        except (OSError, ProtocolError):
+            pass
+        wire.close()
+        return True
+
     def _broken(self, error: Exception) -> Unavailable:
         where = self._recipe.address
         if isinstance(error, TimeoutError):
-            return Unavailable(
-                f"{where} did not answer in time: is it overloaded, frozen or cut off?", backend=where, cause="timeout"
-            )
-        return Unavailable(
-            f"the connection to {where} broke: {str(error) or type(error).__name__}", backend=where, cause="closed"
-        )
+            text = f"{where} did not answer in time: is it overloaded, frozen or cut off?"
+            return Unavailable(text, backend=where, cause="timeout")
+        said = str(error) or type(error).__name__
+        return Unavailable(f"the connection to {where} broke: {said}", backend=where, cause="closed")

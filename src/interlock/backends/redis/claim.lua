@@ -1,9 +1,15 @@
 -- Take a name, or say who has it.
--- KEYS[1] the lock   KEYS[2] its fence counter
+-- KEYS[1] the lock   KEYS[2] its fence counter   KEYS[3] (a quorum's node) the node's roll
 -- ARGV[1] token   ARGV[2] ttl ms   ARGV[3] ms to keep an idle counter   ARGV[4] fence epoch, Unix ms
--- ARGV[5] the mark of this request, echoed
+-- ARGV[5] a fence to take if it is higher and plausible, or 0   ARGV[6] the mark of this request, echoed
 -- replies {1, fence, mark} granted | {0, holder's ms left (-1: no expiry), holder's public facts, mark} refused
-local token, ttl, mark = ARGV[1], tonumber(ARGV[2]), ARGV[5]
+--         | {-1, mark} no vote: the roll is gone, and leases may be gone with it
+local token, ttl, mark = ARGV[1], tonumber(ARGV[2]), ARGV[6]
+local roll
+if KEYS[3] then
+  roll = redis.call('HMGET', KEYS[3], 'longest', 'high', 'seed')
+  if not roll[1] then return {-1, mark} end
+end
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= token then
   local owner = ''
@@ -11,7 +17,7 @@ if holder and holder ~= token then
   return {0, redis.call('PTTL', KEYS[1]), owner, mark}
 end
 local stored = redis.call('GET', KEYS[2])
-local fence = 0
+local fence = roll and tonumber(roll[3]) or 0
 if stored then
   fence = tonumber(stored)
   if not fence then return redis.error_reply('INTERLOCK the fence counter is not a number') end
@@ -20,9 +26,17 @@ if not (holder and stored) then -- a claim repeated by the holder keeps its fenc
   local time = redis.call('TIME')
   local clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) - tonumber(ARGV[4])
   fence = math.max(fence + 1, clock * 4096)
+  -- Nodes agree at once if all take what the client proposes; ten seconds ahead of this clock is as far as it may lead us.
+  local proposal = tonumber(ARGV[5])
+  if proposal > fence and proposal <= (clock + 10000) * 4096 then fence = proposal end
   -- An idle counter may go once the clock alone would mint more than it; if it ran ahead of the clock, that is later.
   local keep = math.max(tonumber(ARGV[3]), 2 * ttl) + math.max(0, math.ceil(fence / 4096) - clock)
   redis.call('SET', KEYS[2], string.format('%.0f', fence), 'PX', string.format('%.0f', keep))
 end
 redis.call('SET', KEYS[1], token, 'PX', ARGV[2])
+if roll then
+  if ttl > tonumber(roll[1]) then redis.call('HSET', KEYS[3], 'longest', ARGV[2]) end
+  -- Noted coarsely, about once a second, and always above what is stored.
+  if fence > tonumber(roll[2]) then redis.call('HSET', KEYS[3], 'high', string.format('%.0f', fence + 4194304)) end
+end
 return {1, fence, mark}

@@ -15,23 +15,29 @@ from .resp import bulk
 class Script:
     """One .lua file. `evalsha` and `eval` pack a call with its keys and arguments."""
 
-    def __init__(self, name: str, keys: int) -> None:
+    def __init__(self, name: str) -> None:
         text = (Path(__file__).parent / f"{name}.lua").read_bytes()
         self.sha = hashlib.sha1(text, usedforsecurity=False).hexdigest()
-        self._keys = keys
-        self._by_sha = bulk(b"EVALSHA") + bulk(self.sha.encode()) + bulk(b"%d" % keys)
-        self._by_text = bulk(b"EVAL") + bulk(text) + bulk(b"%d" % keys)
+        self._by_sha = bulk(b"EVALSHA") + bulk(self.sha.encode())
+        self._by_text = bulk(b"EVAL") + bulk(text)
 
-    def evalsha(self, *arguments: bytes) -> bytes:
+    def evalsha(self, keys: tuple[bytes, ...], *arguments: bytes) -> bytes:
         """The call by hash."""
-        return b"*%d\r\n%b" % (3 + len(arguments), self._by_sha) + b"".join(map(bulk, arguments))
+        return _pack(self._by_sha, keys, arguments)
 
-    def eval(self, *arguments: bytes) -> bytes:
+    def eval(self, keys: tuple[bytes, ...], *arguments: bytes) -> bytes:
         """The call by text."""
-        return b"*%d\r\n%b" % (3 + len(arguments), self._by_text) + b"".join(map(bulk, arguments))
+        return _pack(self._by_text, keys, arguments)
 
 
-CLAIM = Script("claim", keys=2)
-EXTEND = Script("extend", keys=2)
-RELEASE = Script("release", keys=1)
-INSPECT = Script("inspect", keys=2)
+def _pack(how: bytes, keys: tuple[bytes, ...], arguments: tuple[bytes, ...]) -> bytes:
+    head = b"*%d\r\n%b%b" % (3 + len(keys) + len(arguments), how, bulk(b"%d" % len(keys)))
+    return head + b"".join(map(bulk, keys)) + b"".join(map(bulk, arguments))
+
+
+CLAIM = Script("claim")
+EXTEND = Script("extend")
+RELEASE = Script("release")
+INSPECT = Script("inspect")
+ROLL = Script("roll")
+ENROLL = Script("enroll")

@@ -1,0 +1,147 @@
+"""How independent nodes decide together: votes, the agreed fence, who may vote, who is worth asking.
+
+Invariants
+- Two winners of one name share a node (`votes_needed`), as long as no node votes that has forgotten a lease (`Quarantine`).
+- The fence of a grant is stored on a quorum of nodes while the token held the lock there. So a later winner, who shares a
+  node with this one, has seen a fence at least as high, whatever any clock did in between.
+
+Rules of the file: pure. Moments and random numbers are arguments; nothing here talks to a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..errors import Vote
+from .claim import Granted, Refused
+
+HIGH_STEP = 1 << 22  # about a second of fences: how coarsely a node notes the highest it ever stored
+FIRST_REST, LONGEST_REST = 0.1, 2.0  # how long a node that failed is left alone
+SILENT = 0.02  # a node that has owed an answer for longer is not asked again at once
+
+
+def votes_needed(nodes: int, limit: int | None = 1) -> int:
+    """How many of `nodes` must grant, so that no more than `limit` holders can win at once.
+
+    A lock (limit 1) needs a majority. A semaphore needs more: with limit n the winners together have at most `nodes * limit`
+    grants, so each must have more than `nodes * limit / (limit + 1)`. Readers (no limit) need a majority, to meet writers.
+    """
+    if limit is None:
+        limit = 1
+    return nodes * limit // (limit + 1) + 1
+
+
+class Tally:
+    """The count of one vote. Feed it answers; `decided` as soon as no missing answer can change the outcome."""
+
+    def __init__(self, asked: Sequence[int], nodes: int, limit: int | None = 1) -> None:
+        self.needed = votes_needed(nodes, limit)
+        self.granted: dict[int, Granted] = {}
+        self.refused: dict[int, Refused] = {}
+        self._open = set(asked)
+
+    def count(self, node: int, answer: object) -> None:
+        """A node has answered, or failed to (anything that is neither Granted nor Refused)."""
+        self._open.discard(node)
+        if isinstance(answer, Granted):
+            self.granted[node] = answer
+        elif isinstance(answer, Refused):
+            self.refused[node] = answer
+
+    @property
+    def won(self) -> bool:
+        """Enough have granted."""
+        return len(self.granted) >= self.needed
+
+    @property
+    def decided(self) -> bool:
+        """Won, or not to be won any more."""
+        return self.won or len(self.granted) + len(self._open) < self.needed
+
+    def heard(self) -> int:
+        """How many have said yes or no."""
+        return len(self.granted) + len(self.refused)
+
+    def fence(self) -> int:
+        """The fence to agree on: the highest that any granting node gave."""
+        return max(granted.fence for granted in self.granted.values())
+
+    def behind(self) -> list[int]:
+        """The granting nodes that must be taught the agreed fence; none when a quorum gave it already."""
+        top = self.fence()
+        lower = [node for node, granted in self.granted.items() if granted.fence != top]
+        return lower if len(self.granted) - len(lower) < self.needed else []
+
+    def retry_after(self) -> float | None:
+        """When enough of the refusing nodes will be free at the latest; None if never by themselves."""
+        missing = self.needed - len(self.granted)
+        ends = sorted(refused.retry_after for refused in self.refused.values() if refused.retry_after is not None)
+        return ends[missing - 1] if 0 < missing <= len(ends) else None
+
+    def owner(self) -> str:
+        """Who most of the refusing nodes say has it."""
+        owners = [refused.owner for refused in self.refused.values()]
+        return max(set(owners), key=owners.count) if owners else ""
+
+
+class Roll(NamedTuple):
+    """What a node keeps about itself, for as long as it has its memory.
+
+    `longest`: no lease it granted was longer, in seconds. `high`: no fence it stored was higher. `seed`: a name that has no
+    counter there begins above it.
+    """
+
+    longest: float
+    high: int
+    seed: int
+
+
+class Quarantine(NamedTuple):
+    """A node that lost its memory: since when this client knows, and until when a lease that it forgot may be alive."""
+
+    since: float
+    until: float
+
+
+def reseed(rolls: Sequence[Roll], nodes: int) -> Roll | None:
+    """The roll for a node that has served its quarantine, from those of the others. None: too few others have one.
+
+    A quorum of the others shares a node with every quorum that ever stored a fence, even one that the forgetful node was
+    part of.
+    """
+    if len(rolls) < votes_needed(nodes):
+        return None
+    high = max(roll.high for roll in rolls)
+    return Roll(max(roll.longest for roll in rolls), high, high)
+
+
+class Health:
+    """Whether a node is worth asking. Only ever saves time: a node whose vote is needed is asked anyhow."""
+
+    __slots__ = ("_rest", "retry_at")
+
+    def __init__(self) -> None:
+        self._rest = FIRST_REST
+        self.retry_at = 0.0
+
+    def failed(self, now: float, jitter: float) -> None:
+        """It gave no answer: leave it alone for a while, longer each time."""
+        self.retry_at = now + self._rest * (0.5 + 0.5 * jitter)
+        self._rest = min(2 * self._rest, LONGEST_REST)
+
+    def answered(self) -> None:
+        """It is back."""
+        self._rest, self.retry_at = FIRST_REST, 0.0
+
+
+def table(votes: Sequence[Vote]) -> str:
+    """Who voted what, a line each."""
+    width = max((len(vote.node) for vote in votes), default=0)
+    return "\n".join(f"  {vote.node:<{width}}  {_line(vote)}" for vote in votes)
+
+
+def _line(vote: Vote) -> str:
+    took = "" if vote.latency is None else f" after {vote.latency * 1000:.1f} ms"
+    detail = f" ({vote.detail})" if vote.detail else ""
+    return f"{vote.verdict}{took}{detail}"
