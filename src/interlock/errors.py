@@ -109,7 +109,7 @@ class Unavailable(InterlockError):
     def tell(self, more: str) -> None:
         """Add to the message what the layer that knows more has to say: what is left behind, what to do next."""
         said = self.args[0]
-        self.args = (f"{said}{'' if said.endswith(('.', '?')) else '.'} {more}",)
+        self.args = (f"{said}{' ' if said.endswith(('.', '?')) else '' if said.endswith(chr(10)) else '. '}{more}",)
 
 
 class NoQuorum(Unavailable):

@@ -60,18 +60,14 @@ def _check_renew(renew: object) -> None:
 
 
 def where(store: Any) -> Any:
-    """The one store that was configured: the argument, else INTERLOCK_URL, else the embedded SQLite file.
+    """What was configured: the argument, else INTERLOCK_URL, else the embedded SQLite file. A list is a quorum's nodes.
 
-    Raises UsageError on an empty list, Unsupported on several nodes.
+    Raises UsageError on an empty list.
     """
     if store is None:
         store = os.environ.get(URL_VARIABLE) or "sqlite:"
     if isinstance(store, str) and len(nodes := _NEXT_URL.split(store)) > 1:
         store = nodes
-    if isinstance(store, list | tuple):
-        if not store:
-            raise UsageError("the list of stores is empty; give a URL such as 'redis://localhost:6379'")
-        raise Unsupported(
-            f"{len(store)} nodes in a list make a quorum, which this version does not have; give one URL, not in a list"
-        )
+    if isinstance(store, list | tuple) and not store:
+        raise UsageError("the list of stores is empty; give a URL such as 'redis://localhost:6379'")
     return store

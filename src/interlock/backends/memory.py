@@ -14,11 +14,12 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ..core import fence as fences
-from ..core.claim import Claim, Entry, Gone, Granted, Refused, free
+from ..core.claim import Claim, Entry, Gone, Granted, Refused, Unmarked, free
+from ..core.quorum import Roll
 from ..core.token import owner_of
 from ..errors import UsageError
 from ..runtime.base import Runtime
-from .port import Backend, Capabilities
+from .port import Backend, Capabilities, Standing
 
 
 class Held(NamedTuple):
@@ -32,9 +33,11 @@ class Held(NamedTuple):
 class Memory:
     """The names and who holds them. One per `memory://name` and process, shared by all its clients."""
 
-    def __init__(self, now: Callable[[], float], first_fence: int = 0) -> None:
+    def __init__(self, now: Callable[[], float], wall_ms: Callable[[], int] = lambda: 0) -> None:
         self.now = now
-        self.last_fence = first_fence
+        self.wall_ms = wall_ms
+        self.last_fence = fences.floor(wall_ms())
+        self.roll: Roll | None = None
         self.held: dict[str, Held] = {}
         self.guard = allocate_lock()
 
@@ -64,18 +67,35 @@ class MemoryBackend:
 
     async def claim(self, claim: Claim, within: float) -> Granted | Refused:
         """See `port.Backend.claim`."""
+        with self._memory.guard:
+            return self._claim(claim, 0)
+
+    async def vote(self, claim: Claim, proposal: int, within: float) -> Granted | Refused | Unmarked:
+        """See `port.Member.vote`."""
         memory = self._memory
         with memory.guard:
-            now, held = memory.now(), memory.holder(claim.name)
-            if held is not None and held.token != claim.token:
-                return Refused(held.until - now, owner_of(held.token))
-            if held is None:
-                memory.last_fence += 1
-                fence = memory.last_fence
-            else:
-                fence = held.fence
-            memory.held[claim.name] = Held(claim.token, fence, now + claim.ttl)
-            return Granted(fence, claim.ttl)
+            if memory.roll is None:
+                return Unmarked()
+            answer = self._claim(claim, proposal)
+            self._note(claim.ttl)
+            return answer
+
+    def _claim(self, claim: Claim, proposal: int) -> Granted | Refused:
+        memory = self._memory
+        now, held = memory.now(), memory.holder(claim.name)
+        if held is not None and held.token != claim.token:
+            return Refused(held.until - now, owner_of(held.token))
+        if held is None:
+            memory.last_fence = fence = fences.propose(memory.last_fence + 1, proposal, memory.wall_ms())
+        else:
+            fence = held.fence
+        memory.held[claim.name] = Held(claim.token, fence, now + claim.ttl)
+        return Granted(fence, claim.ttl)
+
+    def _note(self, ttl: float) -> None:
+        memory = self._memory
+        if memory.roll is not None:
+            memory.roll = Roll(max(memory.roll.longest, ttl), memory.last_fence, memory.roll.seed)
 
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
         """See `port.Backend.extend`."""
@@ -87,6 +107,7 @@ class MemoryBackend:
             raised = max(held.fence, fence)
             memory.last_fence = max(memory.last_fence, raised)
             memory.held[name] = Held(token, raised, memory.now() + ttl)
+            self._note(ttl)
             return Granted(raised, ttl)
 
     async def release(self, name: str, token: str, within: float) -> bool:
@@ -112,6 +133,27 @@ class MemoryBackend:
                 return free(name)
             return Entry(name, True, owner_of(held.token), held.until - memory.now(), held.fence)
 
+    async def roll(self, within: float) -> Standing:
+        """See `port.Member.roll`."""
+        return Standing(self._memory.roll, self.address)
+
+    async def enroll(self, roll: Roll, within: float) -> bool:
+        """See `port.Member.enroll`."""
+        memory = self._memory
+        with memory.guard:
+            if memory.roll is not None:
+                return False
+            memory.roll = roll
+            memory.last_fence = max(memory.last_fence, roll.seed)
+            return True
+
+    def drop(self, token: str) -> None:
+        """See `port.Member.drop`."""
+
+    def lag(self) -> float:
+        """See `port.Member.lag`. It answers at once or not at all."""
+        return 0.0
+
     async def close(self) -> None:
         """See `port.Backend.close`. The memory itself stays as long as the process."""
         self._open = None
@@ -125,5 +167,5 @@ def open_memory(url: str, runtime: Runtime) -> Backend:
     parts = urlsplit(url)
     if parts.path.strip("/") or parts.query or parts.fragment:
         raise UsageError("a memory store is 'memory://' or 'memory://NAME', with nothing behind it")
-    memory = _memories.setdefault(parts.netloc, Memory(runtime.now, fences.floor(runtime.wall_ms())))
+    memory = _memories.setdefault(parts.netloc, Memory(runtime.now, runtime.wall_ms))
     return MemoryBackend(f"memory://{parts.netloc}", memory)

@@ -7,11 +7,11 @@ other packages register themselves under the entry point group `interlock.backen
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
-from ..errors import UsageError
+from ..errors import Unsupported, UsageError
 from ..runtime.base import Runtime
-from .port import Backend, Opener
+from .port import Backend, Member, Opener
 
 _REDIS = "interlock.backends.redis.open:open_redis"
 BUILT_IN = {
@@ -31,6 +31,10 @@ def open_backend(where: Any, runtime: Runtime) -> Backend:
 
     Raises UsageError for a URL that no store knows, Unsupported for what this version cannot do.
     """
+    if isinstance(where, list | tuple):
+        from .quorum import open_quorum
+
+        return open_quorum([_member(one, runtime) for one in where], runtime)
     if isinstance(where, str):
         return _opener(scheme_of(where))(where, runtime)
     if _is_redis_like(where):
@@ -38,6 +42,15 @@ def open_backend(where: Any, runtime: Runtime) -> Backend:
     raise UsageError(
         f"a store is a URL such as 'redis://localhost:6379', or a redis-py or valkey-py client, not {type(where).__name__}"
     )
+
+
+def _member(where: Any, runtime: Runtime) -> Member:
+    if isinstance(where, list | tuple):
+        raise UsageError("a quorum of quorums is not supported: give the nodes in one list")
+    backend = open_backend(where, runtime)
+    if not hasattr(backend, "vote"):
+        raise Unsupported(f"{backend.address} cannot be a node of a quorum")
+    return cast(Member, backend)
 
 
 def scheme_of(url: str) -> str:

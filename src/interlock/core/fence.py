@@ -11,6 +11,7 @@ from __future__ import annotations
 EPOCH_MS = 1_735_689_600_000  # 2025-01-01T00:00:00Z
 SHIFT = 12  # 4,096 grants of one name in a millisecond before the counter runs ahead of the clock
 MAX_FENCE = 2**53 - 1
+AHEAD_MS = 10_000  # how far ahead of a node's clock a proposal may be
 
 
 def floor(wall_ms: int) -> int:
@@ -21,3 +22,11 @@ def floor(wall_ms: int) -> int:
 def mint(stored: int, wall_ms: int) -> int:
     """The next fence after `stored`."""
     return max(stored + 1, floor(wall_ms))
+
+
+def propose(minted: int, proposal: int, wall_ms: int) -> int:
+    """What a node of a quorum mints: the client's proposal if it is higher than its own and not far ahead of its clock.
+
+    Nodes that all take the proposal agree at once. The bound keeps a client whose clock is wrong from using up the range.
+    """
+    return proposal if minted < proposal <= floor(wall_ms + AHEAD_MS) else minted

@@ -59,9 +59,10 @@ class Tally:
         """Won, or not to be won any more."""
         return self.won or len(self.granted) + len(self._open) < self.needed
 
-    def heard(self) -> int:
-        """How many have said yes or no."""
-        return len(self.granted) + len(self.refused)
+    @property
+    def hopeless(self) -> bool:
+        """Too few nodes say yes or no, or may still do so: it is not somebody else who has it, it is the nodes."""
+        return len(self.granted) + len(self.refused) + len(self._open) < self.needed
 
     def fence(self) -> int:
         """The fence to agree on: the highest that any granting node gave."""

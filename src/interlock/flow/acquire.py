@@ -16,6 +16,7 @@ from __future__ import annotations
 from ..core import backoff
 from ..core.claim import Claim, Granted, Refused
 from ..core.lease import Hold, deadline
+from ..core.quorum import table
 from ..errors import AcquireTimeout, Unavailable, UsageError
 from .site import Site
 
@@ -34,10 +35,10 @@ async def acquire(site: Site, name: str, ttl: float, timeout: float | None) -> H
     runtime = site.runtime
     began = runtime.now()
     give_up = None if timeout is None else began + timeout
-    claim = Claim(name, runtime.token(), ttl)
     attempt = 0
     while True:
-        answer = await _ask(site, claim)
+        # A fresh token each time: what a late clean-up of an earlier attempt takes back can never be this one's.
+        answer = await _ask(site, Claim(name, runtime.token(), ttl))
         if isinstance(answer, Hold):
             return answer
         now = runtime.now()
@@ -91,10 +92,12 @@ def _too_late(name: str, refused: Refused, waited: float) -> AcquireTimeout:
         end = "with no expiry (a foreign client wrote it so)"
     else:
         end = f"for at most another {refused.retry_after:.1f} s unless it renews"
+    voted = f"\n{table(refused.votes)}" if refused.votes else ""
     return AcquireTimeout(
         f"'{name}' could not be had in {waited:.2f} s: {holder} {end}. Nothing is left behind; try later or wait longer "
-        f"with timeout=. 'interlock status {name}' shows the holder",
+        f"with timeout=. 'interlock status {name}' shows the holder{voted}",
         name=name,
         owner=refused.owner,
         waited=waited,
+        votes=refused.votes,
     )

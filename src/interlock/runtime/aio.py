@@ -53,7 +53,7 @@ class AsyncioRuntime(World):
                     if ended(tasks[task], outcome):
                         return
         finally:
-            await _stop([task for task in tasks if not task.done()])
+            await _stop(list(tasks))
 
 
 async def _stop(tasks: list[asyncio.Future[Any]]) -> None:
@@ -68,6 +68,6 @@ async def _stop(tasks: list[asyncio.Future[Any]]) -> None:
             cancelled = stop
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # looked at, so that asyncio does not complain
+            task.exception()  # looked at, or asyncio would complain that nobody did
     if cancelled is not None:
         raise cancelled

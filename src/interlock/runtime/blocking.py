@@ -103,15 +103,14 @@ class BlockingRuntime(World):
         """See `Runtime.race`. One poll over all of them; it waits here and yields nothing."""
         waiting: dict[int, Wait] = {}
         try:
-            for index, one in enumerate(work):
-                if _step(one, one.send, None, index, waiting, ended):
-                    return
-            while waiting:
+            over = False
+            for index, one in enumerate(work):  # to the first wait of each, even if the race is over before: all are asked
+                over |= _step(one, one.send, None, index, waiting, ended)
+            while waiting and not over:
                 answers = _poll(waiting)
                 for index, answer in answers.items():
                     del waiting[index]
-                    if _step(work[index], work[index].send, answer, index, waiting, ended):
-                        return
+                    over |= _step(work[index], work[index].send, answer, index, waiting, ended)
         finally:
             for one in work:
                 _abandon(one)

@@ -104,7 +104,7 @@ class AsyncTransport:
         self._wire: Wire | None = None
         self._connecting: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._owing: dict[str, tuple[Wire, Undo]] = {}
+        self._owing: dict[str, tuple[Wire, Undo, float]] = {}  # and since when
         self._closed = False
 
     async def call(self, request: bytes, mark: bytes, token: str, within: float, undo: Undo = None) -> Reply:
@@ -144,7 +144,7 @@ class AsyncTransport:
     async def close(self) -> None:
         """See `backend.Transport.close`."""
         self._closed = True
-        wires = {wire for wire, _ in self._owing.values()} | ({self._wire} if self._wire is not None else set())
+        wires = {wire for wire, *_ in self._owing.values()} | ({self._wire} if self._wire is not None else set())
         self._wire = None
         self._owing.clear()
         for wire in wires:
@@ -211,7 +211,8 @@ class AsyncTransport:
                 )
         except BaseException:
             if token:
-                self._owing[token] = wire, undo
+                self._owing[token] = wire, undo, loop.time()
+                self._prune(loop.time())
             raise
         finally:
             alarm.cancel()
@@ -221,20 +222,28 @@ class AsyncTransport:
 
     def _owed_on(self, token: str) -> Wire | None:
         """The connection that this token's unanswered requests went down, if it is alive."""
-        wire, _ = self._owing.get(token, (None, None))
-        return wire if wire is not None and not wire.dead else None
+        owing = self._owing.get(token)
+        return owing[0] if owing is not None and not owing[0].dead else None
+
+    def _prune(self, now: float) -> None:
+        """Forget the oldest records once whoever was to follow has done so, or never will."""
+        while self._owing:
+            token, (wire, _, since) = next(iter(self._owing.items()))
+            if now - since < OVERDUE or wire.lag(now) > OVERDUE:
+                return
+            self.drop(token)
 
     def _sweep(self, wire: Wire) -> None:
         """Close a retired connection that nobody needs."""
         if wire is self._wire or wire.dead or wire.users:
             return
-        if all(other is not wire for other, _ in self._owing.values()):
+        if all(other is not wire for other, *_ in self._owing.values()):
             wire.close()
 
     def _give_up(self, wire: Wire) -> None:
         """Nothing will come any more. What was asked may still happen: undo it as the last thing, and close."""
         self._wire = None
-        undos = [undo() for other, undo in self._owing.values() if other is wire and undo is not None]
+        undos = [undo() for other, undo, _ in self._owing.values() if other is wire and undo is not None]
         wire.close(b"".join(undos))
 
 

@@ -262,8 +262,10 @@ class BlockingTransport:
         long_ago = now() - OVERDUE
         with self._guard:
             for token, parked in list(self._parked.items()):
-                if parked.wire is not None and self._recovered(parked, long_ago):
+                if self._recovered(parked, long_ago):
                     self._parked[token] = parked._replace(wire=None)
+                    if parked.since < long_ago:  # whoever was to follow has done so, or never will
+                        del self._parked[token]
             self._late = [parked for parked in self._late if not self._recovered(parked, long_ago)]
 
     def _recovered(self, parked: Parked, long_ago: float) -> bool:

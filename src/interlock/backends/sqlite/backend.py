@@ -12,9 +12,10 @@ from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import Any, Protocol, TypeVar
 
-from ...core.claim import Claim, Entry, Gone, Granted, Refused
+from ...core.claim import Claim, Entry, Gone, Granted, Refused, Unmarked
+from ...core.quorum import Roll
 from ...errors import Unavailable, UsageError
-from ..port import Capabilities
+from ..port import Capabilities, Standing
 from .gate import Shut
 from .store import CLOSED, Store
 
@@ -75,6 +76,29 @@ class SqliteBackend:
             raise self._unavailable(within, shut, "a claim that got through stays until it expires") from None
         for number in owed:
             self._owed.pop(number, None)
+
+    def vote(self, claim: Claim, proposal: int, within: float) -> Coroutine[Any, Any, Granted | Refused | Unmarked]:
+        """See `port.Member.vote`."""
+        return self._ask(claim.token, within, self._store.vote, (claim, proposal))
+
+    async def roll(self, within: float) -> Standing:
+        """See `port.Member.roll`."""
+        roll = await self._ask("", within, self._store.roll, ())
+        return Standing(roll, self._store.address)
+
+    def enroll(self, roll: Roll, within: float) -> Coroutine[Any, Any, bool]:
+        """See `port.Member.enroll`."""
+        return self._ask("", within, self._store.enroll, (roll,))
+
+    def drop(self, token: str) -> None:
+        """See `port.Member.drop`."""
+        for number, whose in list(self._owed.items()):
+            if whose == token:
+                self._owed.pop(number, None)
+
+    def lag(self) -> float:
+        """See `port.Member.lag`. The file answers within its bound, or says that it cannot."""
+        return 0.0
 
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`."""

@@ -37,4 +37,11 @@ CREATE TABLE entries (
     PRIMARY KEY (name, arrival)
 ) WITHOUT ROWID;
 
+-- Whether the file is a node of a quorum and has its memory; see core.quorum.Roll. Its `high` is the counter.
+CREATE TABLE roll (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    longest REAL NOT NULL,
+    seed INTEGER NOT NULL
+);
+
 COMMIT;

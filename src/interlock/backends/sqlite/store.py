@@ -18,8 +18,10 @@ from time import sleep
 from typing import Any
 from weakref import finalize
 
-from ...core.claim import Claim, Entry, Gone, Granted, Refused, free
+from ...core import fence as fences
+from ...core.claim import Claim, Entry, Gone, Granted, Refused, Unmarked, free
 from ...core.fence import MAX_FENCE
+from ...core.quorum import Roll
 from ...core.token import owner_of
 from ...errors import UsageError
 from . import faults
@@ -45,6 +47,8 @@ FORGET = "DELETE FROM entries WHERE name = ? AND arrival = ?"
 RELEASE = "DELETE FROM entries WHERE name = ? AND token = ? AND fence IS NOT NULL AND expires > ?"
 REMOVE = "DELETE FROM entries WHERE name = ? AND token = ?"
 NOTE = "UPDATE clock SET horizon = min(horizon, ?), low = min(low, ?) WHERE id = 1"
+ROLL = "SELECT longest, seed FROM roll WHERE id = 1"
+LONGEST = "UPDATE roll SET longest = ? WHERE longest < ?"
 NEXT = "SELECT name, arrival, expires FROM entries WHERE (name, arrival) > (?, ?) ORDER BY name, arrival LIMIT ?"
 SWEPT = "UPDATE clock SET horizon = ?, low = ?, hand_name = ?, hand_arrival = ? WHERE id = 1"
 
@@ -75,11 +79,25 @@ class Store:
 
     def claim(self, claim: Claim, budget: Budget) -> Granted | Refused:
         """One claim."""
+        answer = self._claim(claim, None, budget)
+        assert not isinstance(answer, Unmarked)  # noqa: S101 - only a vote can be refused for that
+        return answer
+
+    def vote(self, claim: Claim, proposal: int, budget: Budget) -> Granted | Refused | Unmarked:
+        """One claim as a node of a quorum."""
+        return self._claim(claim, proposal, budget)
+
+    def _claim(self, claim: Claim, proposal: int | None, budget: Budget) -> Granted | Refused | Unmarked:
         name, token, ttl = claim
         try:
             database = self._enter(budget)
             execute = database.execute
             _, counter, horizon, low, hand, hand_arrival, arrival, holder, fence, expires = self._begin(database, budget, name)
+            if proposal is not None:
+                if execute(ROLL).fetchone() is None:
+                    execute("ROLLBACK")
+                    return Unmarked()
+                execute(LONGEST, (ttl, ttl))
             now = self._now()
             ends = now + ttl
             if arrival is not None:
@@ -94,6 +112,8 @@ class Store:
                     return Granted(fence, ttl)
                 execute(FORGET, (name, arrival))
             fence = counter + 1
+            if proposal is not None:
+                fence = fences.propose(fence, proposal, self._wall_ms())
             if fence > MAX_FENCE:
                 raise faults.no_fence_left(self.address)
             execute(COUNT, (fence,))
@@ -129,6 +149,7 @@ class Store:
             if raised > counter:
                 execute(COUNT, (raised,))
                 self._seen = max(self._seen, raised)
+            execute(LONGEST, (ttl, ttl))
             if ends < horizon or ends < low:
                 execute(NOTE, (ends, ends))
             execute("COMMIT")
@@ -164,6 +185,40 @@ class Store:
             if arrival is None or expires <= now:
                 return free(name)
             return Entry(name, True, owner_of(holder), expires - now, fence)
+        except BaseException as error:
+            self._failed(error, budget)
+            raise
+        finally:
+            self._leave()
+
+    def roll(self, budget: Budget) -> Roll | None:
+        """The roll of the file."""
+        try:
+            database = self._enter(budget)
+            self._begin(database, budget, "")
+            row = database.execute(ROLL).fetchone()
+            counter = database.execute("SELECT counter FROM clock WHERE id = 1").fetchone()[0]
+            database.execute("ROLLBACK")
+            return None if row is None else Roll(row[0], counter, row[1])
+        except BaseException as error:
+            self._failed(error, budget)
+            raise
+        finally:
+            self._leave()
+
+    def enroll(self, roll: Roll, budget: Budget) -> bool:
+        """Give the file a roll unless it has one."""
+        try:
+            database = self._enter(budget)
+            execute = database.execute
+            self._begin(database, budget, "")
+            if execute(ROLL).fetchone() is not None:
+                execute("ROLLBACK")
+                return False
+            execute("INSERT INTO roll (id, longest, seed) VALUES (1, ?, ?)", (roll.longest, roll.seed))
+            execute("UPDATE clock SET counter = max(counter, ?) WHERE id = 1", (roll.seed,))
+            execute("COMMIT")
+            return True
         except BaseException as error:
             self._failed(error, budget)
             raise
