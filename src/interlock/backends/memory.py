@@ -120,9 +120,9 @@ class MemoryBackend:
             del memory.held[name]
             return True
 
-    async def undo(self, name: str, token: str, within: float) -> None:
-        """See `port.Backend.undo`. Nothing is ever on its way here, so this is a release."""
-        await self.release(name, token, within)
+    async def undo(self, name: str, token: str, within: float) -> bool:
+        """See `port.Backend.undo`. Nothing is ever on its way here."""
+        return False
 
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`."""

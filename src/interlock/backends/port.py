@@ -49,10 +49,11 @@ class Backend(Protocol):
     async def release(self, name: str, token: str, within: float) -> bool:
         """Give the name back if the token holds it; whether it did."""
 
-    async def undo(self, name: str, token: str, within: float) -> None:
+    async def undo(self, name: str, token: str, within: float) -> bool:
         """See to it that requests of this token whose answers never came leave nothing behind.
 
-        Must follow them down the same path, so that it cannot overtake them. Returns at once when nothing was sent.
+        Must follow them down the same path, so that it cannot overtake them. True: the store confirmed it. False, at once:
+        none of the token's requests is unanswered.
         """
 
     async def inspect(self, name: str, within: float) -> Entry:

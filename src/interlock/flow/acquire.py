@@ -44,7 +44,7 @@ async def acquire(site: Site, name: str, ttl: float, timeout: float | None) -> H
         now = runtime.now()
         left = None if give_up is None else give_up - now
         if left is not None and left <= 0:
-            raise _too_late(name, answer, now - began)
+            raise _too_late(site, name, answer, now - began)
         # When time is up in the middle of the pause, one last question follows: the lock may be free by then.
         await runtime.sleep(backoff.pause(attempt, runtime.jitter(), answer.retry_after, left))
         attempt += 1
@@ -86,16 +86,18 @@ async def _believed(site: Site, claim: Claim, granted: Granted, sent_at: float) 
     raise error
 
 
-def _too_late(name: str, refused: Refused, waited: float) -> AcquireTimeout:
+def _too_late(site: Site, name: str, refused: Refused, waited: float) -> AcquireTimeout:
     holder = f"held by {refused.owner}" if refused.owner else "held by somebody else"
+    if refused.owner == site.runtime.owner():
+        holder += ", which is this process (locks are not re-entrant),"
     if refused.retry_after is None:
         end = "with no expiry (a foreign client wrote it so)"
     else:
-        end = f"for at most another {refused.retry_after:.1f} s unless it renews"
-    voted = f"\n{table(refused.votes)}" if refused.votes else ""
+        end = f"for at most another {refused.retry_after:.1f} s unless it is extended"
+    voted = f"\n{table(refused.votes)}" if refused.votes else f". The store is {site.backend.address}"
     return AcquireTimeout(
         f"'{name}' could not be had in {waited:.2f} s: {holder} {end}. Nothing is left behind; try later or wait longer "
-        f"with timeout=. 'interlock status {name}' shows the holder{voted}",
+        f"with timeout={voted}",
         name=name,
         owner=refused.owner,
         waited=waited,

@@ -87,9 +87,12 @@ async def _abandon(site: Site, hold: Hold) -> None:
 async def _give_back(site: Site, hold: Hold) -> bool:
     try:
         held = await site.backend.release(hold.name, hold.token, site.within(hold.ttl))
+    except UsageError as error:  # an answer: nothing happened
+        error.add_note(f"interlock: '{hold.name}' was not released: it ends with its ttl, within {hold.ttl:g} s")
+        raise
     except BaseException as error:
-        # The answer is lost, not the lock: ask again down the same path.
-        confirmed = await site.undo(hold.name, hold.token, hold.ttl, error)
+        # If the answer is lost, not the question: ask again down the same path.
+        confirmed = await site.undo(hold.name, hold.token, hold.ttl, error, held=True)
         hold.released = hold.released or (confirmed and not hold.lost(site.runtime.now()))
         if confirmed and isinstance(error, Unavailable):
             return hold.released

@@ -20,21 +20,28 @@ class Site(NamedTuple):
         """How long a question about a lease of `ttl` may take: an answer later than the ttl is of no use."""
         return min(self.request_timeout, ttl)
 
-    async def undo(self, name: str, token: str, ttl: float, error: BaseException) -> bool:
+    async def undo(self, name: str, token: str, ttl: float, error: BaseException, held: bool = False) -> bool:
         """After `error` left an outcome unknown: see to it that nothing stays behind, whoever cancels meanwhile.
 
-        Whether that was confirmed. What is left is said on the error, which the caller raises; nothing else is raised here
-        but a cancellation.
+        Whether the store is rid of the token. `held`: the token had the lock before. What is left is said on the error, which
+        the caller raises; nothing else is raised here but a cancellation.
         """
         try:
-            await self.runtime.shield(self.backend.undo(name, token, self.request_timeout))
+            confirmed = await self.runtime.shield(self.backend.undo(name, token, self.request_timeout))
         except InterlockError as failure:
-            text = f"The clean-up got no answer either ({failure}), so '{name}' may stay locked for up to {ttl:g} s"
-            if isinstance(error, Unavailable):
-                error.tell(text)
-            else:
-                error.add_note(f"interlock: {text}")
+            said = str(failure).rstrip()
+            _tell(error, f"The clean-up got no answer either, so '{name}' may stay locked for up to {ttl:g} s ({said})")
+            return False
+        if held and not confirmed:
+            _tell(error, f"So '{name}' was not released: it ends with its ttl, within {ttl:g} s; release may be called again")
             return False
         if isinstance(error, Unavailable):
             error.tell("Nothing is left behind")
         return True
+
+
+def _tell(error: BaseException, text: str) -> None:
+    if isinstance(error, Unavailable):
+        error.tell(text)
+    else:
+        error.add_note(f"interlock: {text}")

@@ -32,6 +32,9 @@ class Runtime(Protocol):
     def token(self) -> str:
         """A fresh token: 128 random bits and this process's public facts."""
 
+    def owner(self) -> str:
+        """Those facts: host:pid."""
+
     async def sleep(self, seconds: float) -> None:
         """Do nothing for a while."""
 

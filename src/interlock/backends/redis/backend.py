@@ -126,12 +126,13 @@ class RedisBackend:
                 return deleted == 1
         raise self._nonsense(reply)
 
-    async def undo(self, name: str, token: str, within: float) -> None:
+    async def undo(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.undo`."""
         mark = _mark()
         reply = await self._transport.follow(RELEASE.eval((name.encode(),), token.encode(), mark), mark, token, within)
         if isinstance(reply, ErrorReply):
             raise self._refusal(reply, name)
+        return reply is not None
 
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`."""

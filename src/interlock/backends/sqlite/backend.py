@@ -63,11 +63,11 @@ class SqliteBackend:
         """See `port.Backend.release`."""
         return self._ask(token, within, self._store.release, (name, token))
 
-    async def undo(self, name: str, token: str, within: float) -> None:
+    async def undo(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.undo`. Runs to its end even if the caller is cancelled meanwhile."""
         owed = [number for number, whose in list(self._owed.items()) if whose == token]
         if not owed:
-            return
+            return False
         if self._closed:
             raise UsageError(CLOSED)
         try:
@@ -76,6 +76,7 @@ class SqliteBackend:
             raise self._unavailable(within, shut, "a claim that got through stays until it expires") from None
         for number in owed:
             self._owed.pop(number, None)
+        return True
 
     def vote(self, claim: Claim, proposal: int, within: float) -> Coroutine[Any, Any, Granted | Refused | Unmarked]:
         """See `port.Member.vote`."""

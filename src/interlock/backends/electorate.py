@@ -1,0 +1,281 @@
+"""The nodes of a quorum: whom to ask, how to ask them all at once, and who may vote.
+
+A node that lost its memory may have forgotten leases that are still valid, and fences. It casts no vote until the longest lease
+it may have forgotten is over, counted on this client's own clock, and its fences have been seeded from a quorum of the others
+(docs/adr/0008). Whether it has its memory is known by its *roll*, a note that it keeps and that every vote needs.
+
+- all nodes are new: nobody has a roll, so there is nothing to forget, and all get one at once (`_open`)
+- two clients are the first at once: each sees a part of the other's rolls and looks again before it suspects anybody
+- everybody lost everything while this client looks on: all wait, then all begin again above the highest fence it knows
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+from ..core import fence as fences
+from ..core.claim import Entry, Gone, Granted, Refused, Unmarked
+from ..core.lease import drift
+from ..core.quorum import SILENT, Health, Quarantine, Roll, reseed, table, votes_needed
+from ..errors import InterlockError, NoQuorum, Unavailable, UsageError, Vote
+from ..runtime.base import Runtime
+from .port import Member, Standing
+
+log = logging.getLogger("interlock")
+
+LOOKS = 4  # at rolls that are there only in part, before those that are missing are taken for lost
+BETWEEN_LOOKS = 0.05
+READMIT_PAUSE = 0.2
+BIRTH = 0.25  # how long a new cluster waits for its last node
+
+Ask = Callable[[Member], Coroutine[Any, Any, Any]]
+
+
+class Node:
+    """A member and what this client knows of it."""
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.health = Health()
+        self.quarantine: Quarantine | None = None
+        self.vetted = False
+
+
+class Electorate:
+    """The nodes, and what this client knows of them."""
+
+    def __init__(self, members: Sequence[Member], runtime: Runtime, address: str, gate: bool = True) -> None:
+        self.nodes = [Node(member) for member in members]
+        self.needed = votes_needed(len(members))
+        self.longest = 0.0  # the longest lease that we know of
+        self.high = 0  # the highest fence
+        self._address = address
+        self._runtime = runtime
+        self._gate = gate  # False only in tests: what happens without it
+        self._open_yet = False
+
+    def ready(self) -> list[int]:
+        """Whom to ask. A node that failed or is silent rests, unless its vote is needed; then everybody is asked."""
+        now = self._runtime.now()
+        able = [index for index, node in enumerate(self.nodes) if node.quarantine is None]
+        ready = [index for index in able if self._ready(self.nodes[index], now)]
+        return ready if len(ready) >= self.needed else able
+
+    def _ready(self, node: Node, now: float) -> bool:
+        if node.health.retry_at > now:
+            return False
+        if node.member.lag() <= SILENT:
+            return True
+        probe = node.health.retry_at > 0  # it has rested: try it once more, and let it rest longer
+        node.health.failed(now, self._runtime.jitter())
+        return probe
+
+    async def poll(
+        self, asked: Sequence[int], ask: Ask, count: Callable[[int, Any], bool]
+    ) -> tuple[list[Vote], dict[int, Any]]:
+        """Ask them all at once and count until it is enough. What each had to say, and the answers and errors as they are."""
+        runtime = self._runtime
+        began = runtime.now()
+        answers: dict[int, Any] = {}
+        latencies: dict[int, float] = {}
+
+        def ended(place: int, outcome: Any) -> bool:
+            index = asked[place]
+            now = runtime.now()
+            answers[index] = outcome
+            latencies[index] = now - began
+            health = self.nodes[index].health
+            if isinstance(outcome, Unavailable):
+                health.failed(now, runtime.jitter())
+            else:
+                health.answered()
+            return count(index, outcome)
+
+        await runtime.race([ask(self.nodes[index].member) for index in asked], ended)
+        votes = [
+            self._vote(index, index in asked, answers.get(index), latencies.get(index)) for index in range(len(self.nodes))
+        ]
+        return votes, answers
+
+    def _vote(self, index: int, asked: bool, outcome: object, latency: float | None) -> Vote:
+        node = self.nodes[index]
+        verdict, detail = _verdict(outcome)
+        if node.quarantine is not None:
+            left = node.quarantine.until - self._runtime.now()
+            verdict, detail = "quarantined", f"lost its memory; votes again in {max(left, 0):.1f} s at the earliest"
+        elif not asked:
+            verdict = "resting" if node.health.retry_at else "silent"
+        return Vote(node.member.address, verdict, latency, detail)
+
+    # --- who may vote ---------------------------------------------------------------------------------------------------
+
+    async def prepare(self, within: float) -> None:
+        """Before a vote: know who is there, and let those back in who have waited long enough. Raises NoQuorum."""
+        if not self._open_yet:
+            await self._open(within)
+        elif any(node.quarantine is not None for node in self.nodes):
+            await self._readmit(within)
+
+    async def _roll_call(
+        self, nodes: Sequence[int], within: float, enough: int
+    ) -> tuple[dict[int, Standing], list[Vote], dict[int, Any]]:
+        standings: dict[int, Standing] = {}
+
+        def count(index: int, outcome: object) -> bool:
+            if isinstance(outcome, Standing):
+                standings[index] = outcome
+            return len(standings) >= enough
+
+        votes, answers = await self.poll(nodes, lambda member: member.roll(within), count)
+        return standings, votes, answers
+
+    async def _open(self, within: float) -> None:
+        """The first question: see who is there, and tell a new cluster from nodes that lost their memory."""
+        everybody = range(len(self.nodes))
+        standings, votes, answers = await self._roll_call(everybody, within, self.needed)
+        if len(standings) < self.needed:
+            raise self.no_quorum("no quorum to begin with", votes, answers)
+        self._vet(standings)
+        for look in range(LOOKS):
+            missing = [index for index, standing in standings.items() if standing.roll is None]
+            if not missing:
+                break
+            if len(missing) == len(standings):
+                # No quorum could ever have been formed without one of these, so no lease can have been forgotten.
+                await self._enroll(everybody, Roll(0.0, 0, 0), min(within, BIRTH))
+                break
+            if look == LOOKS - 1:
+                for index in missing:
+                    self.suspect(index)
+                break
+            await self._runtime.sleep(BETWEEN_LOOKS * (0.5 + self._runtime.jitter()))  # somebody else may be at it
+            again, _, _ = await self._roll_call(missing, within, len(missing))
+            standings |= again
+        for standing in standings.values():
+            if standing.roll is not None:
+                self.longest = max(self.longest, standing.roll.longest)
+        self._open_yet = True
+
+    async def _enroll(self, nodes: Sequence[int], roll: Roll, within: float) -> None:
+        taken: set[int] = set()
+
+        def count(index: int, outcome: object) -> bool:
+            if isinstance(outcome, bool):
+                taken.add(index)
+            return False  # once in the life of a cluster: worth waiting for all of them
+
+        votes, answers = await self.poll(nodes, lambda member: member.enroll(roll, within), count)
+        if len(taken) < self.needed:
+            raise self.no_quorum("too few nodes could be enrolled", votes, answers)
+
+    def _vet(self, standings: dict[int, Standing]) -> None:
+        """What a node is: refused if it must not vote, complained about once if it is not fit for locks."""
+        known: dict[str, str] = {}
+        for index, standing in standings.items():
+            node = self.nodes[index]
+            if standing.replica:
+                raise UsageError(f"{node.member.address} is a replica; nothing was locked. Give its primary, or another node")
+            if standing.identity and standing.identity in known:
+                raise UsageError(
+                    f"{known[standing.identity]} and {node.member.address} are the same server, so its vote would count twice; "
+                    "nothing was locked. Give independent nodes"
+                )
+            known[standing.identity] = node.member.address
+            if not node.vetted:
+                for trouble in standing.trouble:
+                    warnings.warn(f"interlock: {node.member.address} {trouble}", RuntimeWarning, stacklevel=2)
+                node.vetted = True
+
+    def suspect(self, index: int) -> None:
+        """A node without its roll: it has lost its memory, or is new among the others. Either way it must wait."""
+        node = self.nodes[index]
+        if node.quarantine is not None or not self._gate:
+            return
+        now = self._runtime.now()
+        node.quarantine = Quarantine(now, now + self.longest + drift(self.longest))
+        log.warning(
+            "%s came back without its memory: it casts no vote for %.1f s at least, then its fences are seeded from the others",
+            node.member.address,
+            self.longest + drift(self.longest),
+            extra={"event": "quarantined", "node": node.member.address, "seconds": self.longest},
+        )
+
+    async def _readmit(self, within: float) -> None:
+        """Let those vote again whose quarantine is served and whose fences can be seeded from a quorum of the others."""
+        now = self._runtime.now()
+        served = [index for index, node in enumerate(self.nodes) if node.quarantine and node.quarantine.until <= now]
+        if not served:
+            return
+        for index in served:  # not with every claim, if it cannot be done now
+            node = self.nodes[index]
+            node.quarantine = node.quarantine and node.quarantine._replace(until=now + READMIT_PAUSE)
+        asked = sorted({*self.ready(), *served})
+        standings, _, _ = await self._roll_call(asked, within, len(asked))
+        rolls = [standing.roll for standing in standings.values() if standing.roll is not None]
+        self.longest = max([self.longest, *(roll.longest for roll in rolls)])
+        for index in served:
+            await self._readmit_one(index, standings.get(index), rolls, within)
+
+    async def _readmit_one(self, index: int, standing: Standing | None, rolls: list[Roll], within: float) -> None:
+        node, now = self.nodes[index], self._runtime.now()
+        if standing is None or node.quarantine is None:
+            return
+        if standing.roll is None:
+            until = node.quarantine.since + self.longest + drift(self.longest)
+            if until > now:  # somebody granted longer leases than we knew
+                node.quarantine = node.quarantine._replace(until=until)
+                return
+            roll = reseed(rolls, len(self.nodes))
+            if roll is None and not rolls:
+                # Everybody lost everything, and every lease is over: the highest fence we know of is the best there is.
+                roll = Roll(self.longest, self.high + fences.floor(fences.EPOCH_MS + 1), self.high)
+            if roll is None:
+                return
+            try:
+                await node.member.enroll(roll, within)
+            except Unavailable:
+                return
+        node.quarantine = None
+        log.info("%s votes again", node.member.address, extra={"event": "readmitted", "node": node.member.address})
+
+    # --- words ----------------------------------------------------------------------------------------------------------
+
+    def no_quorum(self, what: str, votes: Iterable[Vote], answers: dict[int, Any]) -> InterlockError:
+        """The error for too few answers: who said what. It is the nodes' own when they all say that the question is wrong."""
+        wrong = [answer for answer in answers.values() if isinstance(answer, UsageError)]
+        if wrong and (len(wrong) >= self.needed or len(wrong) == len(answers)):  # not the nodes' fault
+            return wrong[0]
+        for answer in answers.values():
+            if isinstance(answer, Exception) and not isinstance(answer, InterlockError):
+                raise answer  # a defect of ours, not an outage
+        said = tuple(votes)
+        text = f"{what}: {self.needed} of {len(self.nodes)} nodes must answer.\n{table(said)}\n"
+        return NoQuorum(text, backend=self._address, votes=said)
+
+
+def _verdict(outcome: object) -> tuple[str, str]:
+    """An answer or an error, as a word and a detail."""
+    match outcome:
+        case None:
+            return "late", ""
+        case Granted():
+            return "granted", ""
+        case Refused(after, owner):
+            end = "with no expiry" if after is None else f"until {after:.1f} s from now"
+            return "held", f"{end}{' by ' + owner if owner else ''}"
+        case Entry(held=True, owner=owner, remaining=left):
+            return "held", f"{owner or 'a foreign client'}, {'no expiry' if left is None else f'{left:.1f} s left'}"
+        case Entry():
+            return "free", ""
+        case Unmarked():
+            return "quarantined", "lost its memory"
+        case Gone(taken):
+            return "gone", "somebody else holds it" if taken else ""
+        case Unavailable(cause=cause):
+            return cause, ""
+        case BaseException():
+            return "error", str(outcome)
+    return "answered", ""
