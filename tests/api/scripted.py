@@ -52,6 +52,9 @@ class World:
         self._tokens += 1
         return token.compose(f"{self._tokens:032x}", "host:1")
 
+    def owner(self) -> str:
+        return "host:1"
+
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.time += seconds
@@ -108,7 +111,7 @@ class Store:
     async def release(self, name: str, token: str, within: float) -> bool:
         return await self._answer("release", name, token, 0.0, within)
 
-    async def undo(self, name: str, token: str, within: float) -> None:
+    async def undo(self, name: str, token: str, within: float) -> bool:
         return await self._answer("undo", name, token, 0.0, within)
 
     async def inspect(self, name: str, within: float) -> Entry:

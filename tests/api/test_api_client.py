@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -14,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 import interlock
-from interlock import AsyncClient, Client, Unsupported, UsageError
+from interlock import AsyncClient, Client, Unavailable, Unsupported, UsageError
 from interlock.backends.registry import BUILT_IN, scheme_of
 
 FACES: list[Any] = [Client, AsyncClient]
@@ -60,8 +62,7 @@ def test_a_wrong_environment_is_an_error_and_no_silent_default(face: Any, monkey
     with pytest.raises(UsageError):
         face()
     monkeypatch.setenv("INTERLOCK_URL", "redis://a,redis://b,redis://c")
-    with pytest.raises(Unsupported, match="3 nodes"):
-        face()
+    assert face().address == "quorum of 3 (redis://a:6379, redis://b:6379, redis://c:6379)"
 
 
 def test_an_empty_environment_is_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,10 +77,21 @@ def test_an_empty_environment_is_as_none(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @both
-@pytest.mark.parametrize("nodes", [["redis://a"], ("redis://a", "redis://b"), "redis://a,redis://b", "redis://a, memory://"])
-def test_several_nodes_are_not_in_this_version(face: Any, nodes: Any) -> None:
-    with pytest.raises(Unsupported, match="quorum"):
-        face(nodes)
+@pytest.mark.parametrize("nodes", [["memory://1", "memory://2", "memory://3"], "memory://1,memory://2, memory://3"])
+def test_several_nodes_are_a_quorum(face: Any, nodes: Any) -> None:
+    assert face(nodes).address.startswith("quorum of 3")
+
+
+@both
+def test_lists_that_make_no_quorum(face: Any) -> None:
+    with pytest.raises(UsageError, match="one node in a list"):
+        face(["memory://1"])
+    with pytest.raises(UsageError, match="twice"):
+        face(["memory://1", "memory://2", "memory://1"])
+    with pytest.raises(UsageError, match="quorum of quorums"):
+        face(["memory://1", "memory://2", ["memory://3", "memory://4"]])
+    with pytest.warns(RuntimeWarning, match="use an odd number"):
+        face(["memory://1", "memory://2"])
 
 
 @both
@@ -96,6 +108,45 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones(face: Any, url: str) -
     with pytest.raises(UsageError, match="no store is known for") as caught:
         face(url)
     assert all(f"{scheme}://" in str(caught.value) for scheme in BUILT_IN)
+    assert "Did you mean" not in str(caught.value)
+
+
+@both
+@pytest.mark.parametrize("url", ["localhost:6379", "my-cache.internal:6379", "127.0.0.1:6379", "cache:6379/2"])
+def test_a_host_and_a_port_are_no_url_but_nearly(face: Any, url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        face(url)
+    assert f"Did you mean redis://{url}?" in str(caught.value)
+
+
+@both
+@pytest.mark.parametrize("start", ["redis://h", "rediss://h:1/2", "valkey://h", "unix:///run/redis.sock"])
+def test_an_option_that_nobody_knows_is_refused_by_name(face: Any, start: str) -> None:
+    with pytest.raises(UsageError, match=r"^unknown option 'ttl' in the URL; ttl= is an argument of Client and lock$"):
+        face(f"{start}?ttl=1")
+    with pytest.raises(UsageError, match=r"^unknown option 'colour' in the URL$"):
+        face(f"{start}?colour=blue")
+    face(f"{start}?client_name=me")
+
+
+def test_an_option_with_a_wrong_value_is_refused_without_the_value() -> None:
+    with pytest.raises(UsageError, match="<ssl_cert_reqs>") as caught:
+        Client(f"rediss://h?ssl_cert_reqs={SECRET}").inspect("x")
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("answer", [b"", b"-ERR Protocol error\r\n"], ids=["silence", "an error"])
+def test_tls_to_a_plain_port_is_named_as_a_cause(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as plain, ThreadPoolExecutor(1) as thread:
+        client = Client(f"rediss://127.0.0.1:{plain.getsockname()[1]}", request_timeout=0.3 if not answer else 10)
+        asked = thread.submit(client.inspect, "x")
+        connection, _ = plain.accept()
+        with connection:
+            if answer:
+                connection.recv(1)
+                connection.sendall(answer)
+            with pytest.raises(Unavailable, match=r"\(rediss:// needs a TLS port\)"):
+                asked.result(timeout=20)
 
 
 @both
@@ -149,13 +200,15 @@ WITH_PASSWORD = [
     "redis://user:hunter2?with-a-mark@host",
     "redis://user:hunter2#with-a-hash@host",
     "redis://user:1/hunter2@host",
+    "redis://user:1?hunter2=x@host",
+    "redis://host?nonsense=hunter2",
     "redis://host?password=hunter2&db=x",
     "redis://host:port?password=hunter2",
     "unix://?password=hunter2",
     "host/?password=hunter2",
-    "redis://:hunter2@a,redis://:hunter2@b",
+    "redis://:hunter2@a,redis://:hunter2@a",
     "memory://user:hunter2@host/path",
-    ["redis://:hunter2@a", "redis://:hunter2@b"],
+    ["redis://:hunter2@a", "redis://:hunter2@a"],
 ]
 
 
@@ -237,8 +290,9 @@ def test_without_the_redis_package_the_error_says_what_to_install(monkeypatch: p
     for module in ("redis.connection", "redis.asyncio.connection"):
         monkeypatch.setitem(sys.modules, module, None)
     for face in FACES:
-        with pytest.raises(UsageError, match=r"pip install 'interlock\[redis\]'"):
+        with pytest.raises(UsageError, match=r"pip install 'interlock\[redis\]'") as caught:
             face("redis://host")
+        assert "ModuleNotFoundError" not in "".join(traceback.format_exception(caught.value))
 
 
 # --- stores of other packages ---------------------------------------------------------------------------------------------
@@ -263,14 +317,18 @@ def test_a_store_of_another_package_is_found_by_its_entry_point(tmp_path: Path, 
     info = tmp_path / "h4_fake_store-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: h4-fake-store\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[interlock.backends]\nh4fake = h4_fake_store:open_fake\n")
+    points = "".join(f"{scheme} = h4_fake_store:open_fake\n" for scheme in ("h4fake", "h4-fake.2"))
+    (info / "entry_points.txt").write_text(f"[interlock.backends]\n{points}")
     with pytest.raises(UsageError, match="no store is known for 'h4fake://'"):
         Client("h4fake://x")
     monkeypatch.syspath_prepend(tmp_path)
     assert Client("h4fake://x").address == "fake://there"
     AsyncClient("H4FAKE://y")
+    with pytest.raises(UsageError, match=r"valkeys://, h4-fake\.2://, h4fake://"):
+        Client("h4nosuch://x")
     module: Any = sys.modules["h4_fake_store"]
     assert module.opened == [("h4fake://x", "blocking"), ("H4FAKE://y", "asyncio")]
+    assert Client("h4-fake.2://x").address == "fake://there", "a scheme may have such characters"
 
 
 def test_no_other_package_can_take_over_a_built_in_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

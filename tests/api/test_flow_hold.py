@@ -31,10 +31,21 @@ def test_a_release_that_is_answered_is_one_question() -> None:
     assert (lease.state, lease.lost, lease.remaining()) == ("released", False, 0.0)
 
 
+def test_a_release_that_never_went_out_is_not_taken_for_done() -> None:
+    """Nothing is unanswered, so nothing was asked: the lock is still there, and the error says so."""
+    stage = Stage()
+    lease = stage.held()
+    stage.store.answers("release", silent("refused"), True).answers("undo", False)
+    with pytest.raises(Unavailable, match="'x' was not released: it ends with its ttl"):
+        lease.release()
+    assert lease.state == "held"
+    assert lease.release() is True, "and it can be released again"
+
+
 def test_a_release_whose_answer_is_lost_is_confirmed_by_an_undo() -> None:
     stage = Stage()
     lease = stage.held()
-    stage.store.answers("release", silent()).answers("undo", None)
+    stage.store.answers("release", silent()).answers("undo", True)
     assert lease.release() is True
     assert stage.store.verbs() == ["claim", "release", "undo"]
     assert stage.store.asked[2].token == lease.token
@@ -57,7 +68,7 @@ def test_a_release_into_silence_is_raised_and_can_be_repeated() -> None:
 def test_a_release_whose_answer_came_after_the_end_does_not_claim_to_have_done_it() -> None:
     stage = Stage()
     lease = stage.held()
-    stage.store.answers("release", after(stage.world, 60.0, silent())).answers("undo", None)
+    stage.store.answers("release", after(stage.world, 60.0, silent())).answers("undo", True)
     assert lease.release() is False
     assert lease.state == "lost"
 
@@ -82,7 +93,7 @@ def test_a_release_that_the_store_denies_is_a_loss() -> None:
 def test_an_interrupted_release_is_undone_and_the_interruption_raised() -> None:
     stage = Stage()
     lease = stage.held()
-    stage.store.answers("release", KeyboardInterrupt()).answers("undo", None)
+    stage.store.answers("release", KeyboardInterrupt()).answers("undo", True)
     with pytest.raises(KeyboardInterrupt):
         lease.release()
     assert lease.state == "released"
@@ -179,7 +190,7 @@ def test_an_answer_after_the_end_does_not_bring_a_lease_back() -> None:
         seen.append(lease.lost)
         return granted(60.0)
 
-    stage.store.answers("extend", frozen).answers("release", True).answers("undo", None)
+    stage.store.answers("extend", frozen).answers("release", True).answers("undo", True)
     with pytest.raises(LeaseLost):
         lease.extend(60)
     assert seen == [True]
@@ -288,7 +299,7 @@ def test_a_block_in_which_the_lease_was_released_is_fine() -> None:
 
 def test_a_body_never_runs_without_the_lock() -> None:
     stage = Stage()
-    stage.store.answers("claim", silent()).answers("undo", None)
+    stage.store.answers("claim", silent()).answers("undo", True)
     ran = []
     with pytest.raises(Unavailable), stage.lock:
         ran.append("body")

@@ -19,7 +19,7 @@ from typing import Any
 from ..core import fence as fences
 from ..core.claim import Entry, Gone, Granted, Refused, Unmarked
 from ..core.lease import drift
-from ..core.quorum import SILENT, Health, Quarantine, Roll, reseed, table, votes_needed
+from ..core.quorum import SILENT, Health, Quarantine, Roll, missing_at_birth, reseed, table, votes_needed
 from ..errors import InterlockError, NoQuorum, Unavailable, UsageError, Vote
 from ..runtime.base import Runtime
 from .port import Member, Standing
@@ -30,6 +30,8 @@ LOOKS = 4  # at rolls that are there only in part, before those that are missing
 BETWEEN_LOOKS = 0.05
 READMIT_PAUSE = 0.2
 BIRTH = 0.25  # how long a new cluster waits for its last node
+
+NEWBORN = Roll(0.0, 0, 0)
 
 Ask = Callable[[Member], Coroutine[Any, Any, Any]]
 
@@ -47,14 +49,13 @@ class Node:
 class Electorate:
     """The nodes, and what this client knows of them."""
 
-    def __init__(self, members: Sequence[Member], runtime: Runtime, address: str, gate: bool = True) -> None:
+    def __init__(self, members: Sequence[Member], runtime: Runtime, address: str) -> None:
         self.nodes = [Node(member) for member in members]
         self.needed = votes_needed(len(members))
         self.longest = 0.0  # the longest lease that we know of
         self.high = 0  # the highest fence
         self._address = address
         self._runtime = runtime
-        self._gate = gate  # False only in tests: what happens without it
         self._open_yet = False
 
     def ready(self) -> list[int]:
@@ -74,7 +75,7 @@ class Electorate:
         return probe
 
     async def poll(
-        self, asked: Sequence[int], ask: Ask, count: Callable[[int, Any], bool]
+        self, asked: Sequence[int], ask: Ask, count: Callable[[int, Any], bool], finish: bool = False
     ) -> tuple[list[Vote], dict[int, Any]]:
         """Ask them all at once and count until it is enough. What each had to say, and the answers and errors as they are."""
         runtime = self._runtime
@@ -94,7 +95,7 @@ class Electorate:
                 health.answered()
             return count(index, outcome)
 
-        await runtime.race([ask(self.nodes[index].member) for index in asked], ended)
+        await runtime.race([ask(self.nodes[index].member) for index in asked], ended, finish)
         votes = [
             self._vote(index, index in asked, answers.get(index), latencies.get(index)) for index in range(len(self.nodes))
         ]
@@ -134,32 +135,34 @@ class Electorate:
 
     async def _open(self, within: float) -> None:
         """The first question: see who is there, and tell a new cluster from nodes that lost their memory."""
-        everybody = range(len(self.nodes))
-        standings, votes, answers = await self._roll_call(everybody, within, self.needed)
+        standings, votes, answers = await self._roll_call(range(len(self.nodes)), within, self.needed)
         if len(standings) < self.needed:
             raise self.no_quorum("no quorum to begin with", votes, answers)
         self._vet(standings)
         for look in range(LOOKS):
+            rolls = [standing.roll for standing in standings.values() if standing.roll is not None]
+            self.longest = max([self.longest, *(roll.longest for roll in rolls)])
             missing = [index for index, standing in standings.items() if standing.roll is None]
-            if not missing:
+            if not rolls and await self._born(within):
                 break
-            if len(missing) == len(standings):
-                # No quorum could ever have been formed without one of these, so no lease can have been forgotten.
-                await self._enroll(everybody, Roll(0.0, 0, 0), min(within, BIRTH))
-                break
-            if look == LOOKS - 1:
+            if rolls and (not missing or look == LOOKS - 1):
                 for index in missing:
                     self.suspect(index)
                 break
             await self._runtime.sleep(BETWEEN_LOOKS * (0.5 + self._runtime.jitter()))  # somebody else may be at it
-            again, _, _ = await self._roll_call(missing, within, len(missing))
+            again, _, _ = await self._roll_call(range(len(self.nodes)), within, len(self.nodes))
             standings |= again
-        for standing in standings.values():
-            if standing.roll is not None:
-                self.longest = max(self.longest, standing.roll.longest)
         self._open_yet = True
 
-    async def _enroll(self, nodes: Sequence[int], roll: Roll, within: float) -> None:
+    async def _born(self, within: float) -> bool:
+        """Whether the cluster was new and is enrolled now. Raises NoQuorum if too few nodes are there to tell."""
+        within = min(within, BIRTH)
+        everybody = range(len(self.nodes))
+        standings, votes, answers = await self._roll_call(everybody, within, len(self.nodes))
+        self._vet(standings)
+        if any(standing.roll is not None for standing in standings.values()):
+            return False
+        least = len(self.nodes) - missing_at_birth(len(self.nodes))
         taken: set[int] = set()
 
         def count(index: int, outcome: object) -> bool:
@@ -167,9 +170,13 @@ class Electorate:
                 taken.add(index)
             return False  # once in the life of a cluster: worth waiting for all of them
 
-        votes, answers = await self.poll(nodes, lambda member: member.enroll(roll, within), count)
-        if len(taken) < self.needed:
-            raise self.no_quorum("too few nodes could be enrolled", votes, answers)
+        if len(standings) >= least:
+            votes, answers = await self.poll(sorted(standings), lambda member: member.enroll(NEWBORN, within), count)
+        if len(taken) < least:
+            raise self.no_quorum(
+                f"a new cluster begins when {least} of its nodes are up, so that none can be mistaken", votes, answers
+            )
+        return True
 
     def _vet(self, standings: dict[int, Standing]) -> None:
         """What a node is: refused if it must not vote, complained about once if it is not fit for locks."""
@@ -192,7 +199,7 @@ class Electorate:
     def suspect(self, index: int) -> None:
         """A node without its roll: it has lost its memory, or is new among the others. Either way it must wait."""
         node = self.nodes[index]
-        if node.quarantine is not None or not self._gate:
+        if node.quarantine is not None:
             return
         now = self._runtime.now()
         node.quarantine = Quarantine(now, now + self.longest + drift(self.longest))

@@ -31,12 +31,13 @@ LEAD_MS = 50  # how far ahead of our clock a proposal is, so that nodes whose cl
 class QuorumBackend:
     """See `port.Backend`. Make it with `open_quorum`."""
 
-    def __init__(self, members: Sequence[Member], runtime: Runtime, gate: bool = True) -> None:
+    def __init__(self, members: Sequence[Member], runtime: Runtime) -> None:
         self.address = f"quorum of {len(members)} ({', '.join(member.address for member in members)})"
         self.capabilities = Capabilities(*(all(parts) for parts in zip(*(m.capabilities for m in members), strict=True)))
-        self.electorate = Electorate(members, runtime, self.address, gate)
+        self.electorate = Electorate(members, runtime, self.address)
         self.nodes, self.needed = self.electorate.nodes, self.electorate.needed
         self._runtime = runtime
+        self._where: dict[str, tuple[Sequence[int], float]] = {}  # token → nodes that were asked, and how long that matters
         self._asked: set[str] = set()  # tokens that nodes may hold although nobody was told so
 
     # --- the verbs ------------------------------------------------------------------------------------------------------
@@ -52,8 +53,10 @@ class QuorumBackend:
 
         def count(index: int, outcome: object) -> bool:
             tally.count(index, outcome)
-            return tally.decided
+            # When it is the nodes that are missing, hear out the others: they must be released, and are named in the error.
+            return tally.decided and not tally.hopeless
 
+        self._remember(claim.token, asked, claim.ttl)
         self._asked.add(claim.token)
         votes, answers = await self.electorate.poll(asked, lambda member: member.vote(claim, proposal, each), count)
         for index, answer in answers.items():
@@ -88,6 +91,7 @@ class QuorumBackend:
         votes, answers = await self.electorate.poll(asked, lambda member: member.extend(name, token, ttl, within, fence), count)
         if len(granted) >= self.needed:
             self.electorate.longest = max(self.electorate.longest, ttl)
+            self._remember(token, asked, ttl)
             stored = max(answer.fence for answer in granted.values())
             await self._heal(Claim(name, token, ttl), stored, [index for index in gone if not gone[index].taken], within)
             return Granted(stored, ttl)
@@ -134,6 +138,7 @@ class QuorumBackend:
 
     async def close(self) -> None:
         """See `port.Backend.close`."""
+        await self._runtime.settle()
         for node in self.nodes:
             await node.member.close()
 
@@ -189,12 +194,30 @@ class QuorumBackend:
                 held += outcome
             return held >= self.needed or (known is not None and known <= done)
 
-        everybody = range(len(self.nodes))
-        votes, answers = await self.electorate.poll(everybody, lambda member: member.release(name, token, within), count)
-        for node in self.nodes:
-            node.member.drop(token)
+        asked, _ = self._where.get(token, (range(len(self.nodes)), 0.0))
+
+        async def release(member: Member) -> bool:
+            try:
+                return await member.release(name, token, within)
+            finally:
+                member.drop(token)
+
+        votes, answers = await self.electorate.poll(asked, release, count, finish=True)
         self._asked.discard(token)
+        if len(done) >= self.needed:
+            self._where.pop(token, None)
         return len(done), held, votes, answers
+
+    def _remember(self, token: str, asked: Sequence[int], ttl: float) -> None:
+        """Who may hold this token: a node that was not even asked need not be bothered with the release."""
+        now = self._runtime.now()
+        known, _ = self._where.get(token, ((), 0.0))
+        self._where[token] = tuple({*known, *asked}), now + 2 * ttl
+        while self._where:  # those that were left to expire
+            oldest = next(iter(self._where))
+            if self._where[oldest][1] > now:
+                break
+            del self._where[oldest]
 
 
 def open_quorum(members: Sequence[Member], runtime: Runtime) -> QuorumBackend:

@@ -6,6 +6,7 @@ other packages register themselves under the entry point group `interlock.backen
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import Any, cast
 
@@ -24,6 +25,8 @@ BUILT_IN = {
     "valkeys": _REDIS,
 }
 GROUP = "interlock.backends"
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*", re.IGNORECASE)
+_HOST_AND_PORT = re.compile(r"[a-z0-9.-]+:\d{1,5}(/\d+)?", re.IGNORECASE)
 
 
 def open_backend(where: Any, runtime: Runtime) -> Backend:
@@ -36,7 +39,7 @@ def open_backend(where: Any, runtime: Runtime) -> Backend:
 
         return open_quorum([_member(one, runtime) for one in where], runtime)
     if isinstance(where, str):
-        return _opener(scheme_of(where))(where, runtime)
+        return _opener(where)(where, runtime)
     if _is_redis_like(where):
         return _load(_REDIS)(where, runtime)
     raise UsageError(
@@ -56,12 +59,13 @@ def _member(where: Any, runtime: Runtime) -> Member:
 def scheme_of(url: str) -> str:
     """The scheme of a URL. Raises UsageError when there is none."""
     scheme, colon, _ = url.partition(":")
-    if not colon or not scheme.replace("+", "").isalnum():
-        raise UsageError(f"the store is not a URL: it has no scheme, as in redis://localhost:6379. {_known()}")
+    if not colon or not _SCHEME.fullmatch(scheme):
+        raise UsageError(f"the store is not a URL: it has no scheme, as in redis://localhost:6379. {_meant(url)}{_known()}")
     return scheme.lower()
 
 
-def _opener(scheme: str) -> Opener:
+def _opener(url: str) -> Opener:
+    scheme = scheme_of(url)
     if target := BUILT_IN.get(scheme):
         return _load(target)
     from importlib.metadata import entry_points
@@ -69,7 +73,7 @@ def _opener(scheme: str) -> Opener:
     for point in entry_points(group=GROUP, name=scheme):
         opener: Opener = point.load()
         return opener
-    raise UsageError(f"no store is known for '{scheme}://'. {_known()}")
+    raise UsageError(f"no store is known for '{scheme}://'. {_meant(url)}{_known()}")
 
 
 def _load(target: str) -> Opener:
@@ -82,5 +86,12 @@ def _is_redis_like(where: Any) -> bool:
     return hasattr(where, "execute_command") and (hasattr(where, "connection_pool") or hasattr(where, "nodes_manager"))
 
 
+def _meant(url: str) -> str:
+    return f"Did you mean redis://{url}? " if _HOST_AND_PORT.fullmatch(url) else ""
+
+
 def _known() -> str:
-    return "Known are " + ", ".join(f"{scheme}://" for scheme in BUILT_IN)
+    from importlib.metadata import entry_points
+
+    others = sorted(entry_points(group=GROUP).names - BUILT_IN.keys())
+    return "Known are " + ", ".join(f"{scheme}://" for scheme in [*BUILT_IN, *others])

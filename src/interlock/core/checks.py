@@ -112,7 +112,7 @@ def ttl(value: Duration) -> float:
     if number > MAX_TTL:
         raise UsageError(
             f"ttl={number:g} s is too long (the limit is {MAX_TTL:g} s, 7 days): a crashed holder would block everyone for "
-            "that time; nothing was written"
+            "that time; nothing was written. ttl is in seconds"
         )
     return number
 
@@ -125,7 +125,9 @@ def timeout(value: Duration | None) -> float | None:
     if number < 0:
         raise UsageError(f"timeout={number:g} s is negative; nothing was written. 0 asks once, None waits for ever")
     if number > MAX_TIMEOUT:
-        raise UsageError(f"timeout={number:g} s is over a year; nothing was written. None waits for ever")
+        raise UsageError(
+            f"timeout={number:g} s is over a year; nothing was written. timeout is in seconds, None waits for ever"
+        )
     return number
 
 
@@ -133,5 +135,5 @@ def request_timeout(value: Duration) -> float:
     """How long one question to the store may take. Raises UsageError outside 1 ms … 60 s."""
     number = seconds(value, "request_timeout")
     if not 0.001 <= number <= 60:
-        raise UsageError(f"request_timeout={number:g} s must lie between 0.001 and 60 s; nothing was written")
+        raise UsageError(f"request_timeout={number:g} must lie between 0.001 and 60: it is in seconds; nothing was written")
     return number

@@ -32,6 +32,15 @@ def votes_needed(nodes: int, limit: int | None = 1) -> int:
     return nodes * limit // (limit + 1) + 1
 
 
+def missing_at_birth(nodes: int) -> int:
+    """How many nodes may be out of reach when nobody has a roll, for the cluster to be taken for new.
+
+    A lease stands on a quorum. If all but these few are without a roll, then for a lease to be alive at least two of those that
+    we see must have forgotten it: more than one loss of memory at a time, and the quarantine is meant for one.
+    """
+    return max(votes_needed(nodes) - 2, 0)
+
+
 class Tally:
     """The count of one vote. Feed it answers; `decided` as soon as no missing answer can change the outcome."""
 

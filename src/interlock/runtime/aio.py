@@ -38,8 +38,17 @@ class AsyncioRuntime(World):
             raise cancelled
         return task.result()
 
-    async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T]) -> None:
-        """See `Runtime.race`. A task each; all have ended when it returns."""
+    def __init__(self) -> None:
+        super().__init__()
+        self._finishing: set[asyncio.Future[Any]] = set()
+
+    async def settle(self) -> None:
+        """See `Runtime.settle`."""
+        while self._finishing:
+            await asyncio.wait(self._finishing)
+
+    async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T], finish: bool = False) -> None:
+        """See `Runtime.race`. A task each."""
         tasks = {asyncio.ensure_future(one): index for index, one in enumerate(work)}
         pending = set(tasks)
         try:
@@ -52,8 +61,23 @@ class AsyncioRuntime(World):
                         outcome = task.exception() or task.result()
                     if ended(tasks[task], outcome):
                         return
+        except BaseException:
+            finish = False
+            raise
         finally:
-            await _stop(list(tasks))
+            if finish:
+                self._let_finish([task for task in tasks if not task.done()])
+            await _stop([task for task in tasks if task not in self._finishing])
+
+    def _let_finish(self, tasks: list[asyncio.Future[Any]]) -> None:
+        for task in tasks:
+            self._finishing.add(task)
+            task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Future[Any]) -> None:
+        self._finishing.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at, or asyncio would complain that nobody did
 
 
 async def _stop(tasks: list[asyncio.Future[Any]]) -> None:

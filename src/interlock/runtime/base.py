@@ -41,12 +41,16 @@ class Runtime(Protocol):
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` to its end even if the caller is cancelled meanwhile; the cancellation is raised afterwards."""
 
-    async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T]) -> None:
+    async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T], finish: bool = False) -> None:
         """Run all of it side by side, in this thread or task, and tell `ended` of each that ends.
 
         Every one gets to its first wait before any is waited for. Once `ended` says True the rest is interrupted, as by a
-        cancellation, and race returns; so it does when all have ended.
+        cancellation, and race returns; so it does when all have ended. `finish`: the rest matters, though not to the caller. A
+        task goes on with it; a thread, which has nowhere to leave it, has sent what it had to send.
         """
+
+    async def settle(self) -> None:
+        """Wait for what races have left to finish."""
 
 
 if hasattr(time, "CLOCK_BOOTTIME"):

@@ -99,7 +99,7 @@ class BlockingRuntime(World):
         """See `Runtime.shield`. A thread cannot be cancelled; Ctrl-C still gets through, on purpose."""
         return await work
 
-    async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T]) -> None:
+    async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T], finish: bool = False) -> None:
         """See `Runtime.race`. One poll over all of them; it waits here and yields nothing."""
         waiting: dict[int, Wait] = {}
         try:
@@ -114,6 +114,9 @@ class BlockingRuntime(World):
         finally:
             for one in work:
                 _abandon(one)
+
+    async def settle(self) -> None:
+        """See `Runtime.settle`. Nothing is ever left."""
 
 
 def _step(one: Any, step: Any, value: Any, index: int, waiting: dict[int, Wait], ended: Ended[Any]) -> bool:

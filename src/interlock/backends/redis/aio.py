@@ -44,6 +44,7 @@ class Wire(asyncio.Protocol):
         self._parser = Parser()
         self._gone = asyncio.get_running_loop().create_future()
         self.dead = False
+        self.forgetful = False  # an error came that nobody read: the node may have lost its scripts
         self.users = 0  # requests whose callers do not have their answers yet
 
     def send(self, request: bytes, mark: bytes) -> asyncio.Future[Any]:
@@ -67,6 +68,8 @@ class Wire(asyncio.Protocol):
                 while not (answers(cast(Reply, reply), mark) or isinstance(reply, ErrorReply)):
                     _settle(future, BROKEN)
                     mark, future, _ = self._waiting.popleft()
+                if future.done() and isinstance(reply, ErrorReply):
+                    self.forgetful = True
                 _settle(future, reply)
         except (ProtocolError, IndexError):  # not RESP, or a reply to nothing that was asked
             self.close()
@@ -100,6 +103,7 @@ class AsyncTransport:
     """See `backend.Transport`."""
 
     def __init__(self, recipe: Recipe) -> None:
+        self.age = 0
         self._recipe = recipe
         self._wire: Wire | None = None
         self._connecting: asyncio.Lock | None = None
@@ -168,6 +172,9 @@ class AsyncTransport:
         if self._wire is not None and self._wire.lag(asyncio.get_running_loop().time()) > OVERDUE:
             self._give_up(self._wire)
         if self._wire is not None and not self._wire.dead:
+            if self._wire.forgetful:
+                self._wire.forgetful = False
+                self.age += 1
             return self._wire
         assert self._connecting is not None  # noqa: S101 - set by _enter
         try:
@@ -186,6 +193,7 @@ class AsyncTransport:
         connection = self._recipe.make(max(until - asyncio.get_running_loop().time(), 0.001))
         try:
             await connection.connect()
+            self.age += 1
             return Wire(connection)
         except BaseException as error:
             connection._close()  # at once, and not awaited: the caller may be cancelled

@@ -41,6 +41,9 @@ class Transport(Protocol):
     the answer to another question, and several tasks can share a connection without trusting that replies are complete.
     """
 
+    age: int
+    """Grows when the node may have forgotten the scripts it was sent: with a new connection, or when a reply says so."""
+
     async def call(self, request: bytes, mark: bytes, token: str, within: float, undo: Undo = None) -> Reply:
         """One request, one reply. Goes down the connection that still owes this token an answer, if there is one.
 
@@ -73,6 +76,7 @@ class RedisBackend:
         self.address = address
         self._transport = transport
         self._now = runtime.now
+        self._loaded: set[tuple[int, str]] = set()  # which scripts the node has, as far as we know
 
     async def claim(self, claim: Claim, within: float) -> Granted | Refused:
         """See `port.Backend.claim`."""
@@ -192,12 +196,16 @@ class RedisBackend:
     ) -> Reply:
         until = self._now() + within
         mark = _mark()
-        reply = await self._transport.call(script.evalsha(keys, *arguments, mark), mark, token, within, undo)
+        known = (self._transport.age, script.sha)
+        pack = script.evalsha if known in self._loaded else script.eval
+        reply = await self._transport.call(pack(keys, *arguments, mark), mark, token, within, undo)
         if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT":  # nothing was done: not a retry, a first try
             left = max(until - self._now(), 0.001)
             reply = await self._transport.call(script.eval(keys, *arguments, mark), mark, token, left, undo)
         if isinstance(reply, ErrorReply):
             raise self._refusal(reply, name)
+        if known not in self._loaded:
+            self._loaded = {(age, sha) for age, sha in self._loaded if age == known[0]} | {known}
         return reply
 
     def _refusal(self, reply: ErrorReply, name: str) -> InterlockError:

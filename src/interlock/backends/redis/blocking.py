@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+from math import inf
 from typing import Any, NamedTuple, cast
 
 from ...errors import Unavailable, UsageError
@@ -23,13 +24,14 @@ from .connect import Recipe
 from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
 
 MAX_IDLE = 32
+CROWD = 16  # connections that wait for a node; with more of them it counts as silent, however short they have waited
 OVERDUE = 5.0  # seconds after which an answer that nobody waits for is not expected any more
 
 
 class Wire:
     """One connection. `owed` counts the replies that are still to come."""
 
-    __slots__ = ("_again", "_connection", "_parser", "_sock", "dead", "owed")
+    __slots__ = ("_again", "_connection", "_parser", "_sock", "dead", "forgetful", "owed")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection  # kept: it closes the socket when it is collected
@@ -43,6 +45,7 @@ class Wire:
             self._again = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
         self.owed = 0
         self.dead = False
+        self.forgetful = False  # an error came that nobody read: the node may have lost its scripts
 
     def readable(self) -> bool:
         """Whether something has come in: a reply, or the peer's goodbye."""
@@ -78,6 +81,7 @@ class Wire:
             if answers(cast(Reply, reply), mark) or (isinstance(reply, ErrorReply) and self.owed == 0):
                 self.owed = 0
                 return cast(Reply, reply)
+            self.forgetful |= isinstance(reply, ErrorReply)
             if self.owed == 0:
                 raise ProtocolError("the reply belongs to another request")
 
@@ -85,8 +89,9 @@ class Wire:
         """Take in what has come, without waiting. Raises OSError, ProtocolError."""
         while self.owed and self.readable():
             self._read()
-            while self.owed and self._parser.next() is not INCOMPLETE:
+            while self.owed and (reply := self._parser.next()) is not INCOMPLETE:
                 self.owed -= 1
+                self.forgetful |= isinstance(reply, ErrorReply)
 
     def _read(self) -> None:
         try:
@@ -115,6 +120,7 @@ class BlockingTransport:
     """See `backend.Transport`."""
 
     def __init__(self, recipe: Recipe) -> None:
+        self.age = 0
         self._recipe = recipe
         self._closed = False
         self._start_afresh()
@@ -178,6 +184,8 @@ class BlockingTransport:
         self._reap()
         with self._guard:
             waiting = [parked.since for parked in [*self._parked.values(), *self._late] if parked.wire is not None]
+        if len(waiting) > CROWD:
+            return inf
         return now() - min(waiting) if waiting else 0.0
 
     async def close(self) -> None:
@@ -222,6 +230,7 @@ class BlockingTransport:
         connection = self._recipe.make(max(until - now(), 0.001))
         try:
             connection.connect()
+            self.age += 1
             return Wire(connection)
         except BaseException as error:
             connection.disconnect()
@@ -252,6 +261,9 @@ class BlockingTransport:
         self._keep(wire)
 
     def _keep(self, wire: Wire) -> None:
+        if wire.forgetful:
+            wire.forgetful = False
+            self.age += 1
         if len(self._idle) < MAX_IDLE and not self._closed:
             self._idle.append(wire)
         else:

@@ -1,6 +1,6 @@
 """How to reach a node: a URL or the user's own client becomes a recipe for connections.
 
-redis-py (or valkey-py, through the user's client) does what it does well: URLs, TLS, ACL, Sentinel, the handshake. Its command
+redis-py (or valkey-py, through the user's client) does what it does well: URLs, TLS, ACL, the handshake. Its command
 layer is not used, and its retries are switched off: a resent SET NX is how a lock shuts itself out.
 """
 
@@ -23,6 +23,9 @@ POLICY: dict[str, Any] = {
 }
 # Notices of planned maintenance arrive as pushes between replies, need RESP 3 and act on the user's pool: not on ours.
 NOT_OURS = ("maint", "orig_", "oss_cluster", "event_dispatcher", "himport", "legacy_responses")
+
+NEEDS_TLS = " (rediss:// needs a TLS port)"
+OUR_OPTIONS = dict.fromkeys(("ttl", "timeout", "renew"), "Client and lock") | {"request_timeout": "Client"}
 
 
 class Recipe:
@@ -49,7 +52,11 @@ class Recipe:
         try:
             return self._class(**options)
         except (TypeError, ValueError, self._errors.RedisError) as error:
-            raise UsageError(f"the options for {self.address} are wrong: {error}") from error
+            said = _said(error)
+            for key, value in self._options.items():
+                if isinstance(value, str) and len(value) > 1:
+                    said = said.replace(value, f"<{key}>")  # whatever stands in a URL may be a secret
+            raise UsageError(f"the options for {self.address} are wrong: {said}") from None
 
     def explain(self, error: BaseException) -> InterlockError | None:
         """What a failure to connect means; None if the exception is not one."""
@@ -61,16 +68,18 @@ class Recipe:
                 cause="auth",
             )
         if isinstance(error, errors.TimeoutError | TimeoutError):
+            tls = NEEDS_TLS if where.startswith("rediss:") else ""  # a plain server waits for the rest of what it does not get
             return Unavailable(
-                f"{where} did not accept a connection in time. Is the address right and the server alive?",
+                f"{where} did not accept a connection in time{tls}. Is the address right and the server alive?",
                 backend=where,
                 cause="timeout",
             )
         if isinstance(error, errors.ResponseError):
             return UsageError(f"{where} refuses the connection's settings: {_said(error)}. Nothing was sent")
         if isinstance(error, errors.RedisError | OSError):
+            tls = NEEDS_TLS if _no_tls_there(error) else ""
             return Unavailable(
-                f"no connection to {where}: {_said(error)}. Is the address right and the server up?",
+                f"no connection to {where}: {_said(error)}{tls}. Is the address right and the server up?",
                 backend=where,
                 cause="refused" if _refused(error) else "closed",
             )
@@ -91,8 +100,8 @@ def _from_url(url: str, colour: str) -> Recipe:
             url = theirs + url[len(ours) :]
     try:
         module = import_module("redis.connection" if colour == "blocking" else "redis.asyncio.connection")
-    except ImportError as error:
-        raise UsageError("redis:// needs the redis package: pip install 'interlock[redis]'") from error
+    except ImportError:
+        raise UsageError("redis:// needs the redis package: pip install 'interlock[redis]'") from None
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -117,7 +126,19 @@ def _from_url(url: str, colour: str) -> Recipe:
     if options.get("db"):
         address += f"/{options['db']}"
     connection_class = options.pop("connection_class", module.Connection)
+    _refuse_unknown(options, connection_class)
     return Recipe(connection_class, options, address)
+
+
+def _refuse_unknown(options: dict[str, Any], connection_class: type[Any]) -> None:
+    makers = [vars(cls)["__init__"] for cls in connection_class.__mro__ if "__init__" in vars(cls)]
+    known = {name for maker in makers for name in inspect.signature(maker).parameters}
+    for name, value in options.items():
+        if name not in known and not name.startswith(NOT_OURS):
+            if "@" in str(value):  # the option may be the second half of a password with a ? in it
+                raise UsageError(f"unknown option in the URL. {SHAPE}")
+            hint = f"; {name}= is an argument of {OUR_OPTIONS[name]}" if name in OUR_OPTIONS else ""
+            raise UsageError(f"unknown option {name!r} in the URL{hint}")
 
 
 def _from_client(client: Any, colour: str) -> Recipe:
@@ -148,6 +169,13 @@ def _package(connection_class: type[Any]) -> str:
 def _refused(error: BaseException | None) -> bool:
     """Whether nobody listens there; the client libraries wrap the system's error."""
     while error is not None and not isinstance(error, ConnectionRefusedError | FileNotFoundError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _no_tls_there(error: BaseException | None) -> bool:
+    """Whether the other side answered our TLS greeting with something that is no TLS."""
+    while error is not None and type(error).__name__ not in ("SSLError", "SSLEOFError", "SSLZeroReturnError"):
         error = error.__cause__ or error.__context__
     return error is not None
 

@@ -1,7 +1,8 @@
 """The scripts, read once, with the two ways to call them packed ahead of time.
 
-A verb is sent as EVALSHA; a server that does not know the script (new, flushed) answers NOSCRIPT, has done nothing, and gets
-the whole text by EVAL. An undo is always sent as EVAL: its answer may never be read, so there is no second chance.
+A verb is sent as EVAL at first, with the whole text, and as EVALSHA from then on; a server that has lost the script answers
+NOSCRIPT, has done nothing, and gets the text again. Not the other way round: in a quorum the answer NOSCRIPT may come too late
+to be read, time after time. An undo is always sent as EVAL: its answer may never be read at all.
 """
 
 from __future__ import annotations

@@ -106,9 +106,11 @@ class SqliteBackend:
         if self._closed:
             raise UsageError(CLOSED)
         try:
-            return await self._transport.run(self._store.inspect, (name,), within, False)
+            entry = await self._transport.run(self._store.inspect, (name,), within, False)
         except Shut as shut:
             raise self._unavailable(within, shut, "nothing was asked") from None
+        self.address = self._store.address  # not settled: a look makes no file, so the first claim may still choose another
+        return entry
 
     async def close(self) -> None:
         """See `port.Backend.close`. A second time is harmless; every other verb raises UsageError from now on."""

@@ -26,6 +26,7 @@ from .place import quoted
 APPLICATION_ID = 0x696C636B
 VERSION = 1
 JUMP = 2**32
+GATE = "-gate"
 CHECKPOINT_PAGES = 2000  # two megabytes of log: the two fsyncs of a checkpoint come once in about 700 grants
 SCHEMA = os.path.join(os.path.dirname(__file__), "schema.sql")
 
@@ -46,7 +47,7 @@ class Database:
         self._path = path
         self._inode = self._device = -1
         self._connection: sqlite3.Connection | None = None
-        self._gate = Gate(path + "-gate", mode_of(path))
+        self._gate = Gate(path + GATE, mode_of(path))
         forks.watch(self)
 
     def enter(self, budget: Budget) -> bool:
@@ -78,7 +79,7 @@ class Database:
 
         Raises UsageError if the file is not ours, sqlite3.Error and OSError as they come.
         """
-        size = _size(self._path)
+        size = size_of(self._path)
         if size:
             _probe(self._path, address)
         else:
@@ -132,11 +133,21 @@ def _not_connected(sql: str, args: tuple[Any, ...] = ()) -> sqlite3.Cursor:
     raise sqlite3.ProgrammingError("the database is not open")
 
 
-def _size(path: str) -> int | None:
+def size_of(path: str) -> int | None:
+    """In bytes; None if there is no such file. Raises OSError."""
     try:
         return os.stat(path).st_size
     except FileNotFoundError:
         return None
+
+
+def look_before_the_gate(path: str, address: str) -> None:
+    """Raise UsageError if there is a file that is not ours, so that not even a gate is left beside it.
+
+    Whoever makes a file makes its gate first, so a file without one is finished: it can be read from outside.
+    """
+    if size_of(path) and not os.path.exists(path + GATE):
+        _probe(path, address)
 
 
 def _make_empty(path: str, missing: bool) -> None:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from errno import ENOTDIR
 
 from ...errors import Unavailable, UsageError
 from .mounts import is_shared, mount_of, read_mountinfo
@@ -22,6 +24,9 @@ from .mounts import is_shared, mount_of, read_mountinfo
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/-._~+@")
 FILE = "locks.db"
 DIRECTORY = "interlock"
+PACKAGE = __name__.partition(".")[0]
+
+Maker = Callable[[str], None]
 
 
 def parse(url: str) -> str | None:
@@ -86,22 +91,25 @@ class Place:
         self._default = path is None
         self._mountinfo = mountinfo
         self._chosen = path
+        self._make: Maker | None = None  # how to make the directory of the chosen default place
+        self._warned = ""  # of which place
         self.address = url_of(path or os.path.join(_state_home(), DIRECTORY, FILE))
 
-    def prepare(self) -> str:
-        """The path of the file without symbolic links, in a directory that exists.
+    def prepare(self, make: bool = True) -> str:
+        """The path of the file without symbolic links, in a directory that exists. Without `make` nothing is written at all,
+        and the directory of the default place may be missing.
 
         Raises UsageError for a missing directory, a directory in the place of the file, or a file system that is shared
         with other machines. Raises Unavailable when there is no place to write at all, OSError as it comes.
         """
-        if self._chosen is None:
-            self._choose()
-        elif self._default:
-            os.makedirs(os.path.dirname(self._chosen), 0o700, exist_ok=True)  # somebody may have cleaned up
-        assert self._chosen is not None  # noqa: S101 - for the type checker; _choose raises otherwise
-        real = os.path.realpath(self._chosen)
+        path = self._chosen or self._choose(make)
+        if self._make is not None and make:
+            self._make(os.path.dirname(path))  # somebody may have cleaned up
+        real = os.path.realpath(path)
         directory = os.path.dirname(real)
         if not _is_directory(directory):
+            if self._default and not make:
+                return real
             raise UsageError(
                 f"{self.address}: the directory {directory} does not exist; nothing was written. Make it, or correct the path "
                 "('sqlite:relative/path.db' is relative to the working directory)"
@@ -131,25 +139,28 @@ class Place:
             )
         return ""
 
-    def _choose(self) -> None:
-        """Settle on the first default directory that can be used. Warns when it is not the usual one."""
+    def _choose(self, make: bool) -> str:
+        """Settle on the first default directory that can be used, or could be made. Warns when it is not the usual one."""
         problems = []
-        for number, (directory, make) in enumerate(_candidates()):
-            problem = self._problem(directory, make)
+        for directory, maker in _candidates():
+            problem = self._problem(directory, maker, make)
             if problem:
                 problems.append(f"{directory}: {problem}")
                 continue
-            self._chosen = os.path.join(directory, FILE)
-            self.address = url_of(self._chosen)
-            if number:
+            path = os.path.join(directory, FILE)
+            self.address = url_of(path)
+            if make or os.path.lexists(directory):  # else it is chosen when it is needed, and perhaps it cannot be made
+                self._chosen, self._make = path, maker
+            if problems and self._warned != path:
+                self._warned = path
                 warnings.warn(
-                    f"interlock keeps its locks in {self._chosen}, because the usual place cannot be used "
+                    f"interlock keeps its locks in {path}, because the usual place cannot be used "
                     f"({'; '.join(problems)}). Processes with another environment may choose another file and would not see "
                     "these locks: set INTERLOCK_URL to one file for all of them",
                     RuntimeWarning,
-                    stacklevel=2,
+                    stacklevel=_users_level(),
                 )
-            return
+            return path
         raise Unavailable(
             f"no directory for the default lock file can be used ({'; '.join(problems)}); nothing was written. Set "
             "INTERLOCK_URL, for example to sqlite:///path/to/locks.db",
@@ -157,12 +168,20 @@ class Place:
             cause="error",
         )
 
-    def _problem(self, directory: str, make: Callable[[str], None]) -> str:
+    def _problem(self, directory: str, maker: Maker, make: bool) -> str:
+        if not directory.startswith("/"):
+            return "there is no home directory"
+        there = directory
+        while not (make or os.path.lexists(there)):
+            there = os.path.dirname(there)  # where making it would begin
         try:
-            make(directory)
+            if there == directory:
+                maker(directory)  # if it is there already, this only checks it
+            elif not os.path.isdir(there):
+                return os.strerror(ENOTDIR)
         except OSError as error:
             return error.strerror or str(error)
-        if not os.access(directory, os.W_OK | os.X_OK):
+        if not os.access(there, os.W_OK | os.X_OK):
             return "it cannot be written"
         return self._refusal(os.path.realpath(os.path.join(directory, FILE)))
 
@@ -175,15 +194,24 @@ def _is_directory(path: str) -> bool:
         return False
 
 
-def _candidates() -> list[tuple[str, Callable[[str], None]]]:
+def _candidates() -> Iterator[tuple[str, Maker]]:
     """The default directories in order of preference, each with the way to make it."""
-    found: list[tuple[str, Callable[[str], None]]] = [(os.path.join(_state_home(), DIRECTORY), _make)]
+    yield os.path.join(_state_home(), DIRECTORY), _make
     if (runtime := os.environ.get("XDG_RUNTIME_DIR", "")).startswith("/"):
-        found.append((os.path.join(runtime, DIRECTORY), _make))
+        yield os.path.join(runtime, DIRECTORY), _make
     from tempfile import gettempdir  # 18 ms, for those few who get here
 
-    found.append((os.path.join(gettempdir(), f"{DIRECTORY}-{os.getuid()}"), _make_private))
-    return found
+    yield os.path.join(gettempdir(), f"{DIRECTORY}-{os.getuid()}"), _make_private
+
+
+def _users_level() -> int:
+    """The `stacklevel`, for a warning of the caller, of the line that called this library. In asyncio it is not on the stack:
+    the store has a thread of its own there.
+    """
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == PACKAGE:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _state_home() -> str:
@@ -193,8 +221,6 @@ def _state_home() -> str:
 
 
 def _make(directory: str) -> None:
-    if not directory.startswith("/"):
-        raise FileNotFoundError(2, "there is no home directory")
     os.makedirs(directory, 0o700, exist_ok=True)
 
 

@@ -6,7 +6,7 @@ Invariants
 - A grant draws its fence from the one counter of the file, in the transaction that stores it.
 - `Shut` means that nothing was asked of the file. Any other error, and any interruption, ends in a rollback.
 
-Used by one thread at a time; the transports see to that.
+Used by one thread at a time; the transports see to that. The file is long because its verbs are written flat, for speed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ...core.token import owner_of
 from ...errors import UsageError
 from . import faults
 from .boot import boot_id
-from .database import Database, Execute
+from .database import Database, Execute, look_before_the_gate, size_of
 from .gate import FIRST_PAUSE, LONGEST_PAUSE, Budget, Shut
 from .place import Place
 from .sweep import STEP, Walk, walked
@@ -176,8 +176,10 @@ class Store:
             self._leave()
 
     def inspect(self, name: str, budget: Budget) -> Entry:
-        """One look."""
+        """One look. Makes no file: where there is none, nobody holds anything."""
         try:
+            if self._database is None and not self._closed and not size_of(self._place.prepare(make=False)):
+                return free(name)
             database = self._enter(budget)
             *_, arrival, holder, fence, expires = self._begin(database, budget, name)
             now = self._now()
@@ -245,7 +247,9 @@ class Store:
             self._drop(budget)
             if self._closed:
                 raise UsageError(CLOSED)
-            database = self._database = Database(self._place.prepare())
+            path = self._place.prepare()
+            look_before_the_gate(path, self.address)
+            database = self._database = Database(path)
             self._closer = finalize(self, database.close, Budget(0))
             if database.enter(budget):
                 database.connect(budget, self.address, self._boot(), self._wall_ms, self._seen)
@@ -309,7 +313,7 @@ class Store:
 
     def _drop(self, budget: Budget) -> None:
         database, self._database = self._database, None
-        if self._closer is not None:
-            self._closer.detach()
-        if database is not None:
+        closer, self._closer = self._closer, None
+        ours = closer is None or closer.detach() is not None  # else the finalizer closed it, at exit
+        if database is not None and ours:
             database.close(budget)

@@ -1,0 +1,398 @@
+"""A quorum with nodes that are frozen, dead, cut off, slow, or not what they should be."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import redis
+
+import interlock
+from interlock.testing import FaultProxy, Node
+from interlock.testing.faces import Kit, run_body
+
+from ..flow.test_cancellation import WAYS, sweep
+from .conftest import holders, urls
+
+
+@pytest.fixture
+def proxies(five: list[Node]) -> Iterator[list[FaultProxy]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(FaultProxy(node.port)) for node in five]
+
+
+def gone(nodes: list[Node], name: str, within: float = 3.0) -> bool:
+    """Whether the lock is off all these nodes, now or very soon."""
+    until = time.monotonic() + within
+    while holders(nodes, name) and time.monotonic() < until:
+        time.sleep(0.01)
+    return not holders(nodes, name)
+
+
+# --- fewer nodes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["from the first call on", "in the middle"])
+@pytest.mark.parametrize("how", ["frozen", "killed"])
+def test_a_minority_that_is_gone_costs_nothing_but_its_votes(five: list[Node], colour: str, how: str, first: bool) -> None:
+    def strike() -> None:
+        five[1].kill() if how == "killed" else five[1].pause()
+        five[3].kill()
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=5)
+        if first:
+            with interlock.Client(urls(five)) as earlier, earlier.lock("x"):  # a cluster that has been used before
+                pass
+            strike()
+        else:
+            async with client.lock("x"):
+                pass
+            strike()
+        began = time.monotonic()
+        for n in range(20):
+            async with client.lock("x", timeout=3) as lease:
+                await lease.extend(20)
+                assert holders([five[0], five[2], five[4]], "x") == [0, 1, 2]
+                assert (await client.lock("x").try_acquire()) is None, n
+        assert time.monotonic() - began < 5, "not once was the silent node waited for"
+        entry = await client.inspect("free") if how == "killed" else None
+        if entry is not None:
+            verdicts = [vote.verdict for vote in entry.votes]
+            assert verdicts[3] in ("refused", "closed")
+
+    run_body(body, urls(five), colour)
+    five[1].restart() if how == "killed" else five[1].resume()
+    assert gone([five[0], five[1], five[2], five[4]], "x"), "also on the one that woke up"
+
+
+@pytest.mark.parametrize("how", ["frozen", "killed"])
+def test_without_a_quorum_it_says_so_in_time_and_leaves_nothing(five: list[Node], colour: str, how: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=0.4)
+        async with client.lock("x"):
+            pass
+        for node in five[:3]:
+            node.kill() if how == "killed" else node.pause()
+        for _ in range(3):
+            began = time.monotonic()
+            with pytest.raises(interlock.NoQuorum) as caught:
+                await client.lock("x", ttl=30).acquire(timeout=20)
+            assert time.monotonic() - began < 5
+            error = caught.value
+            assert len(error.votes) == 5
+            assert [vote.verdict for vote in error.votes[3:]] == ["granted", "granted"]
+            assert {vote.verdict for vote in error.votes[:3]} <= ({"timeout"} if how == "frozen" else {"refused", "closed"})
+            assert "3 of 5 nodes must answer" in str(error)
+            assert all(node.url in str(error) for node in five)
+            assert len(str(error).splitlines()) < 20, "readable in one screen"
+            assert gone(five[3:], "x"), "nothing is left on the two that live"
+        with pytest.raises(interlock.NoQuorum):
+            await client.inspect("x")
+        for node in five[:3]:
+            node.restart() if how == "killed" else node.resume()
+        if how == "frozen":
+            assert gone(five, "x"), "nor on those that were frozen, once they wake"
+            async with client.lock("x", timeout=10):
+                pass
+
+    run_body(body, urls(five), colour)
+
+
+def test_a_lost_quorum_while_holding_is_told(five: list[Node], colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=0.2)
+        lease = await client.lock("x", ttl=1.0).acquire()
+        for node in five[:3]:
+            node.pause()
+        with pytest.raises(interlock.NoQuorum, match="is held for another"):
+            await lease.extend(30)
+        assert lease.state == "held"
+        await kit.sleep(lease.remaining())
+        assert lease.lost
+        with pytest.raises(interlock.LeaseLost):
+            await lease.extend(30)
+
+    run_body(body, urls(five), colour)
+    for node in five[:3]:
+        node.resume()
+
+
+def test_a_release_without_a_quorum_can_be_repeated(five: list[Node], colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=0.2)
+        lease = await client.lock("x", ttl=60).acquire()
+        for node in five[:3]:
+            node.pause()
+        with pytest.raises(interlock.NoQuorum):
+            await lease.release()
+        for node in five[:3]:
+            node.resume()
+        await kit.sleep(0.1)
+        await lease.release()
+        assert gone(five, "x")
+
+    run_body(body, urls(five), colour)
+
+
+# --- replies that are lost ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["dropped", "cut", "black hole"])
+def test_lost_replies_on_a_minority_leave_no_ghost(
+    five: list[Node], proxies: list[FaultProxy], colour: str, fault: str
+) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=0.3)
+        async with client.lock("x"):
+            pass
+        for proxy in proxies[:2]:
+            if fault == "dropped":
+                proxy.drop_replies()
+            elif fault == "cut":
+                proxy.cut_on_reply(1, to=b"x")
+            else:
+                proxy.blackhole()
+        for _ in range(5):
+            async with client.lock("x", timeout=3) as lease:
+                lease.check()
+        for proxy in proxies:
+            proxy.heal()
+        async with client.lock("x", timeout=3):
+            pass
+
+    run_body(body, [proxy.url for proxy in proxies], colour)
+    assert gone(five, "x")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_cancelled_at_every_await(five: list[Node], way: str) -> None:
+    async def main() -> None:
+        async with interlock.AsyncClient(urls(five)) as client:
+            await client.lock("warm").try_acquire()
+            leases: list[Any] = []
+
+            async def work() -> None:
+                leases.append(await client.lock("sweep", ttl=30).acquire(timeout=5))
+
+            async def after() -> None:
+                for lease in leases:
+                    await lease.release()
+                leases.clear()
+                assert await asyncio.to_thread(gone, five, "sweep")
+
+            assert await sweep(client, work, way, after) >= 1
+            lease: Any = None
+
+            async def release() -> None:
+                await lease.release()
+
+            async def again() -> None:
+                nonlocal lease
+                assert await asyncio.to_thread(gone, five, "sweep")
+                lease = await client.lock("sweep", ttl=30).acquire(timeout=1)
+
+            await again()
+            assert await sweep(client, release, way, again) >= 1
+            await lease.release()
+
+    asyncio.run(main())
+
+
+def test_no_socket_piles_up_on_a_frozen_node(five: list[Node]) -> None:
+    """A hundred leases held and given back while a node is silent: a handful of connections to it, not hundreds."""
+    with interlock.Client(urls(five)) as client:
+        with client.lock("warm"):
+            pass
+        five[2].pause()
+        leases = [client.lock(f"n:{n}", ttl=30).acquire(timeout=3) for n in range(100)]
+        for lease in leases:
+            assert lease.release()
+        transport: Any = client._site.backend.nodes[2].member._transport  # type: ignore[attr-defined]
+        stuck = len(transport._parked) + len(transport._late)
+        assert stuck < 60
+        five[2].resume()
+        with client.lock("x", timeout=3):
+            pass
+    assert gone(five, "n:0")
+
+
+# --- extending heals ----------------------------------------------------------------------------------------------------
+
+
+def test_extend_heals_nodes_that_lost_the_lease(five: list[Node], colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        lease = await client.lock("x", ttl=30).acquire()
+        for node in five[:2]:
+            node.command("DEL", "x", "interlock:{x}:fence")
+        for _ in range(5):  # the two may answer after the decision, and are healed the next time
+            await lease.extend(30)
+            await kit.sleep(0.02)
+        assert holders(five, "x") == [0, 1, 2, 3, 4]
+        for node in five:
+            assert node.command("GET", "x") == lease.token.encode()
+            assert int(node.command("GET", "interlock:{x}:fence")) >= lease.fence, "its fence with it"
+        assert await lease.release()
+        assert gone(five, "x")
+
+    run_body(body, urls(five), colour)
+
+
+def test_extend_does_not_bring_back_what_a_quorum_lost(five: list[Node], colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        lease = await client.lock("x", ttl=30).acquire()
+        for node in five[:3]:
+            node.command("SET", "x", "somebody else", "PX", "60000")
+        with pytest.raises(interlock.LeaseLost) as caught:
+            await lease.extend(30)
+        assert caught.value.reason == "taken"
+        assert gone(five[3:], "x"), "and the rest is given back"
+
+    run_body(body, urls(five), colour)
+
+
+# --- refusals that help -------------------------------------------------------------------------------------------------
+
+
+def test_a_timeout_shows_who_voted_what(five: list[Node], colour: str) -> None:
+    five[4].kill()
+
+    async def body(kit: Kit) -> None:
+        client, other = kit.client(), kit.client()
+        async with other.lock("x", ttl=30):
+            with pytest.raises(interlock.AcquireTimeout) as caught:
+                await client.lock("x").acquire(timeout=0.2)
+        assert len(caught.value.votes) == 5
+        held = [vote for vote in caught.value.votes if vote.verdict == "held"]
+        assert len(held) >= 2
+        assert all("until" in vote.detail for vote in held)
+        assert all(vote.latency is not None for vote in held)
+        assert five[0].url in str(caught.value)
+
+    run_body(body, urls(five), colour)
+
+
+def test_status_shows_the_nodes(five: list[Node], colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        async with client.lock("x", ttl=30) as lease:
+            entry = await client.inspect("x")
+            assert (entry.held, entry.fence) == (True, lease.fence)
+            assert [vote.verdict for vote in entry.votes] == ["held"] * 5
+
+    run_body(body, urls(five), colour)
+
+
+def test_the_same_server_twice_is_refused(five: list[Node], colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        with pytest.raises(interlock.UsageError, match="same server"):
+            await kit.client().lock("x").acquire(timeout=1)
+
+    run_body(body, [five[0].url, five[0].url.replace("127.0.0.1", "localhost"), five[0].unix_url], colour)
+    assert holders(five, "x") == []
+
+
+def test_a_replica_is_refused(five: list[Node], fresh_node: Callable[..., Node], colour: str) -> None:
+    replica = fresh_node(config=[f"replicaof 127.0.0.1 {five[0].port}"])
+
+    async def body(kit: Kit) -> None:
+        with pytest.raises(interlock.UsageError, match="replica"):
+            for _ in range(3):  # it may be late at the first
+                async with kit.client().lock("x", timeout=1):
+                    pass
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # an even number, so that every node is heard
+        run_body(body, [replica.url, five[1].url], colour)
+
+
+def test_an_evicting_node_is_complained_about_once(fresh_node: Callable[..., Node], five: list[Node]) -> None:
+    evicting = fresh_node(config=["maxmemory 100mb", "maxmemory-policy allkeys-lru"])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with interlock.Client([evicting.url, five[0].url]) as client:
+            for _ in range(3):
+                with client.lock("x"):
+                    pass
+    assert len([w for w in caught if "allkeys-lru" in str(w.message)]) == 1
+
+
+# --- with other Redlocks ------------------------------------------------------------------------------------------------
+
+
+class PlainRedlock:
+    """The algorithm as published, in a few lines over redis-py: SET NX PX on each node, a majority, compare and delete."""
+
+    DELETE = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end"
+
+    def __init__(self, nodes: list[Node], name: str) -> None:
+        self.clients = [redis.Redis(port=node.port) for node in nodes]
+        self.name, self.value = name, f"plain-{id(self)}"
+
+    def acquire(self, ttl_ms: int) -> bool:
+        votes = sum(bool(client.set(self.name, self.value, nx=True, px=ttl_ms)) for client in self.clients)
+        if votes >= len(self.clients) // 2 + 1:
+            return True
+        self.release()
+        return False
+
+    def release(self) -> int:
+        return sum(client.eval(self.DELETE, 1, self.name, self.value) for client in self.clients)
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+
+
+def test_another_redlock_and_ours_exclude_each_other(five: list[Node], colour: str) -> None:
+    theirs = PlainRedlock(five, "shared")
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        async with client.lock("shared", ttl=20) as lease:
+            assert theirs.acquire(20_000) is False
+            assert theirs.release() == 0, "and it cannot release ours"
+            lease.check()
+            assert holders(five, "shared") == [0, 1, 2, 3, 4]
+        assert gone(five, "shared")
+        assert theirs.acquire(20_000) is True
+        assert await client.lock("shared").try_acquire() is None
+        with pytest.raises(interlock.AcquireTimeout):
+            await client.lock("shared").acquire(timeout=0.1)
+        assert theirs.release() == 5, "every vote of theirs is untouched"
+        async with client.lock("shared", timeout=1):
+            pass
+
+    run_body(body, urls(five), colour)
+    theirs.close()
+
+
+# --- the first of all clients -------------------------------------------------------------------------------------------
+
+
+def test_a_new_cluster_starts_at_once(five: list[Node], colour: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Several clients at once on nodes that have never seen one: nobody is suspected."""
+
+    async def body(kit: Kit) -> None:
+        clients = [kit.client() for _ in range(6)]
+
+        async def use(client: Any, n: int) -> None:
+            async with client.lock(f"n:{n}", ttl=60, timeout=5):
+                pass
+
+        began = time.monotonic()
+        await kit.together(*(use(client, n) for n, client in enumerate(clients)))
+        assert time.monotonic() - began < 5, "far less than the ttl"
+
+    with caplog.at_level(logging.WARNING, "interlock"):
+        run_body(body, urls(five), colour)
+    assert caplog.records == []
+    assert all(node.command("EXISTS", "interlock:roll") for node in five)
