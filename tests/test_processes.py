@@ -6,6 +6,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def test_the_total_is_exact(kind: str, request: pytest.FixtureRequest, tmp_path:
 def leftovers(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     """What stays in the store and does not expire by itself."""
     if kind == "sqlite":
-        with sqlite3.connect(tmp_path / "locks.db") as db:
+        with closing(sqlite3.connect(tmp_path / "locks.db")) as db:
             return [json.dumps(row) for row in db.execute("SELECT name, token FROM entries")]
     node: Node = request.getfixturevalue("valkey_node")
     return [str(key) for key in node.command("KEYS", "*") if node.command("PTTL", key) <= 0 or not key.endswith(b":fence")]

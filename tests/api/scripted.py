@@ -59,9 +59,9 @@ class World:
         self.slept.append(seconds)
         self.time += seconds
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, make: Coroutine[Any, Any, T]) -> T:
         self.shields += 1
-        return await work
+        return await make()
 
 
 class Store:

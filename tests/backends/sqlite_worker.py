@@ -54,7 +54,7 @@ def count(file: str, total: str, log: str, rounds: str) -> None:
 def sit(file: str) -> None:
     """Stay inside the gate, in the middle of a transaction, until told to leave or killed."""
     store = backend(file)
-    run(store.inspect("warm-up", 5.0))
+    run(store.release("warm-up", RUNTIME.token(), 5.0))
     inner = store._store
     inner._enter(Budget(5.0))
     inner._database.execute("BEGIN IMMEDIATE")
@@ -105,7 +105,7 @@ def fork(file: str, told: bool = True) -> None:
 def fork_inside(file: str) -> None:
     """Fork while inside the gate. The child lives on after the parent was killed, and does not keep the gate shut."""
     store = backend(file)
-    run(store.inspect("warm-up", 5.0))
+    run(store.release("warm-up", RUNTIME.token(), 5.0))
     inner = store._store
     inner._enter(Budget(5.0))
     ready, done = os.pipe()
@@ -130,7 +130,7 @@ def fork_busy(file: str) -> None:
     from threading import Event, Thread
 
     store = backend(file)
-    run(store.inspect("warm-up", 5.0))
+    run(store.release("warm-up", RUNTIME.token(), 5.0))
     inside, leave = Event(), Event()
 
     def stay() -> None:

@@ -134,6 +134,11 @@ def test_fences_are_exact_integers_up_to_the_end_of_their_range(node: Node, clie
     with client.lock("big") as lease:
         assert lease.fence == 2**53 - 2
         assert int(node.command("GET", "interlock:{big}:fence")) == 2**53 - 2
+    for spent in (2**53 - 2, 2**53, 2**60, "nan", "inf", -5):
+        node.command("SET", "interlock:{big}:fence", spent)
+        with pytest.raises(interlock.UsageError, match="fence counter"):
+            client.lock("big").acquire(timeout=0)
+        assert node.command("EXISTS", "big") == 0
 
 
 # --- what else may be under the key -------------------------------------------------------------------------------------
@@ -266,7 +271,7 @@ def test_user_and_password(fresh_node: Callable[..., Node], colour: str) -> None
         run_body(refused, f"redis://{login}@{at}", colour)
 
     async def anonymous(kit: Kit) -> None:
-        with pytest.raises(interlock.Unavailable, match="NOAUTH|unauthenticated") as caught:
+        with pytest.raises(interlock.Unavailable, match=r"NOAUTH|unauthenticated") as caught:
             await kit.client().lock("x").acquire(timeout=5)
         assert caught.value.cause == "auth"
 

@@ -380,7 +380,7 @@ def test_threads_share_one_client(tmp_path: Path, path: Path, make: Make) -> Non
 
 def test_a_thread_waits_for_another_no_longer_than_told(make: Make) -> None:
     client = make()
-    client.inspect("x")
+    client.release("x", token())  # opens the file
     inside, leave = threading.Event(), threading.Event()
 
     def stay(budget: Budget) -> None:
@@ -472,7 +472,7 @@ def threads_of_ours() -> list[str]:
 def test_a_claim_cancelled_at_the_gate_is_withdrawn(path: Path) -> None:
     async def body() -> None:
         client = open_sqlite(f"sqlite://{path}", AsyncioRuntime())
-        await client.inspect("x", 5.0)
+        await client.release("x", token(), 5.0)  # opens the file
         with worker("sit", path) as process:
             assert hear(process) == "inside"
             task = asyncio.create_task(client.claim(Claim("x", token(), 60.0), 60.0))
@@ -501,7 +501,7 @@ def test_a_cancellation_after_the_deed_still_counts(path: Path) -> None:
 
     async def body() -> None:
         client = open_sqlite(f"sqlite://{path}", AsyncioRuntime())
-        await client.inspect("x", 5.0)
+        await client.release("x", token(), 5.0)  # opens the file
         task = asyncio.create_task(client.claim(Claim("x", token(), 60.0), 5.0))
         await asyncio.sleep(0)
         while not rows(path):
@@ -553,7 +553,7 @@ def test_cancellations_at_any_moment_leave_nothing(path: Path) -> None:
 
     async def body() -> None:
         client: Any = open_sqlite(f"sqlite://{path}", AsyncioRuntime())
-        await client.inspect("x", 5.0)
+        await client.release("x", token(), 5.0)  # opens the file
         for number in range(200):
             task = asyncio.create_task(attempt(client, number))
             for _ in range(number % 5):
@@ -574,7 +574,7 @@ def test_cancellations_at_any_moment_leave_nothing(path: Path) -> None:
 def test_a_hung_disk_does_not_hang_the_loop(path: Path) -> None:
     async def body() -> None:
         client: Any = open_sqlite(f"sqlite://{path}", AsyncioRuntime())
-        await client.inspect("x", 5.0)
+        await client.release("x", token(), 5.0)  # opens the file
         hung = threading.Event()
         stuck = asyncio.create_task(client._transport.run(lambda budget: hung.wait(30), (), 0.1, False))
         with pytest.raises(Unavailable, match="may still happen") as caught:
@@ -635,15 +635,27 @@ def test_a_forgotten_client_is_closed_properly(path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(Database, "close", noticed)
     client = Client("blocking", path)
-    client.inspect("x")
+    client.release("x", token())  # opens the file
     del client
     gc.collect()
     assert closed == ["closed"]
 
 
+def test_the_default_client_ends_quietly_with_the_interpreter(tmp_path: Path) -> None:
+    """The finalizer of the file comes before the closing of the client, or after it: neither says a word."""
+    env = {"PYTHONPATH": str(SRC), "HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    held = "import interlock\nwith interlock.lock('x'): pass"
+    late = "import atexit\natexit.register(interlock.lock('y').acquire().release)"
+    for script in (held, f"{held}\nlease = interlock.lock('x').acquire()", f"{held}\n{late}"):
+        done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=30, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        directory = tmp_path / ".local/state/interlock"
+        assert sorted(file.name for file in directory.iterdir()) == ["locks.db", "locks.db-gate"], "closed"
+
+
 def test_closing_goes_through_the_gate(path: Path, make: Make) -> None:
     client = make()
-    client.inspect("x")
+    client.release("x", token())  # opens the file
     gate = Gate(f"{path}-gate", 0o600)
     gate.enter(Budget(1))
     left: list[float] = []
@@ -659,10 +671,10 @@ def test_closing_goes_through_the_gate(path: Path, make: Make) -> None:
 
 
 def test_who_may_use_the_database_may_pass_its_gate(path: Path, make: Make) -> None:
-    make().inspect("x")
+    make().release("x", token())
     path.chmod(0o660)
     path.with_name("locks.db-gate").unlink()
-    make().inspect("x")
+    make().release("x", token())
     assert stat.S_IMODE(path.with_name("locks.db-gate").stat().st_mode) == 0o660
 
 
@@ -847,7 +859,10 @@ def test_a_foreign_file_is_refused_untouched(
     with pytest.raises(UsageError, match=match):
         make(colour).claim("x", token())
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
-    assert {file.name for file in path.parent.iterdir()} <= {"locks.db", "locks.db-gate"}
+    with pytest.raises(UsageError, match=match):
+        make(colour).inspect("x")
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    assert [file.name for file in path.parent.iterdir()] == ["locks.db"], "not even a gate beside it"
 
 
 def test_a_damaged_file_is_unavailable(path: Path, make: Make) -> None:
@@ -1098,6 +1113,66 @@ def test_the_fallbacks_warn(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.warns(RuntimeWarning, match="Not a directory"):
         assert used() == f"sqlite://{bare}/temp/interlock-{os.getuid()}/locks.db"
     assert stat.S_IMODE((bare / f"temp/interlock-{os.getuid()}").stat().st_mode) == 0o700
+
+
+def test_a_fallback_is_shown_and_blamed_on_the_line_that_asked(bare: Path) -> None:
+    (bare / "home/.local").write_text("in the way")
+    client = interlock.Client("sqlite:")
+    with pytest.warns(RuntimeWarning) as caught:
+        client.inspect("x")
+    assert caught[0].filename == __file__
+    assert client.address == f"sqlite://{bare}/temp/interlock-{os.getuid()}/locks.db"
+    client.close()
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_looking_makes_nothing(colour: str, bare: Path, path: Path, make: Make) -> None:
+    assert make(colour).inspect("x") == free("x")
+    path.touch()
+    assert make(colour).inspect("x") == free("x")
+    path.unlink()
+    store = Store(Place(None), RUNTIME.now, RUNTIME.wall_ms)
+    assert store.inspect("x", Budget(5)) == free("x")
+    assert store.address == f"sqlite://{bare}/home/.local/state/interlock/locks.db"
+    assert sorted(bare.rglob("*")) == [bare / "home", bare / "temp"]
+    with pytest.raises(UsageError, match="does not exist"):
+        make(colour, bare / "typo/locks.db").inspect("x")
+    assert isinstance(store.claim(Claim("x", token(), 60.0), Budget(5)), Granted)
+    assert store.inspect("x", Budget(5)).held
+    store.close()
+    (bare / "home/.local/state/interlock/locks.db").unlink()
+    assert Store(Place(None), RUNTIME.now, RUNTIME.wall_ms).inspect("x", Budget(5)) == free("x")
+
+
+def test_looking_chooses_the_place_that_using_would_choose(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (bare / "home/.local").write_text("in the way")
+    ours = bare / f"temp/interlock-{os.getuid()}"
+    client = open_sqlite("sqlite:", RUNTIME)
+    with pytest.warns(RuntimeWarning, match="Not a directory"):
+        assert not run(client.inspect("x", 5.0)).held
+    assert client.address == f"sqlite://{ours}/locks.db"
+    assert not ours.exists()
+    ours.mkdir()
+    ours.chmod(0o777)  # somebody was faster
+    with pytest.raises(Unavailable, match="not a private directory"):
+        run(client.claim(Claim("x", token(), 1.0), 5.0))
+    ours.rmdir()
+    assert isinstance(run(client.claim(Claim("x", token(), 1.0), 5.0)), Granted)
+    run(client.close())
+
+
+def test_a_place_that_turns_out_not_to_be_one_is_chosen_anew(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (bare / "home/.local").write_text("in the way")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc/self")
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    client = open_sqlite("sqlite:", RUNTIME)
+    with pytest.warns(RuntimeWarning, match="in /proc/self"):
+        run(client.inspect("x", 5.0))
+    assert client.address == "sqlite:///proc/self/interlock/locks.db"
+    with pytest.warns(RuntimeWarning, match="temp"):
+        assert isinstance(run(client.claim(Claim("x", token(), 1.0), 5.0)), Granted)
+    assert client.address == f"sqlite://{bare}/temp/interlock-{os.getuid()}/locks.db"
+    run(client.close())
 
 
 def test_a_home_on_a_network_falls_back(bare: Path) -> None:

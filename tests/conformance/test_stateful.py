@@ -165,6 +165,7 @@ def test_the_comparison_finds_a_store_that_forgets_its_counter(monkeypatch: pyte
                 max_examples=200,
                 deadline=None,
                 database=None,
+                derandomize=True,
                 phases=[Phase.generate],  # to find it is enough here, no need to shrink it
                 report_multiple_bugs=False,
                 suppress_health_check=list(HealthCheck),

@@ -56,12 +56,12 @@ def asynchronous(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], 
 async def test_the_result_and_the_error_pass() -> None:
     work = Work(42)
     work.go.set()
-    assert await runtime.shield(work()) == 42
+    assert await runtime.shield(work) == 42
     error = KeyError("mine")
     work = Work(error)
     work.go.set()
     with pytest.raises(KeyError) as caught:
-        await runtime.shield(work())
+        await runtime.shield(work)
     assert caught.value is error
     assert not hasattr(error, "__notes__")
 
@@ -69,7 +69,7 @@ async def test_the_result_and_the_error_pass() -> None:
 @asynchronous
 async def test_a_cancelled_caller_waits_for_the_work_to_end() -> None:
     work = Work()
-    caller = asyncio.create_task(runtime.shield(work()))
+    caller = asyncio.create_task(runtime.shield(work))
     await work.started.wait()
     caller.cancel()
     await turns()
@@ -85,7 +85,7 @@ async def test_a_cancelled_caller_waits_for_the_work_to_end() -> None:
 async def test_a_caller_cancelled_before_the_work_began_still_runs_it() -> None:
     work = Work()
     work.go.set()
-    caller = asyncio.create_task(runtime.shield(work()))
+    caller = asyncio.create_task(runtime.shield(work))
     await asyncio.sleep(0)  # the caller is inside the shield, the work has not had a turn yet
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -99,7 +99,7 @@ async def test_repeated_cancellation_changes_nothing_but_the_count() -> None:
 
     async def call() -> None:
         try:
-            await runtime.shield(work())
+            await runtime.shield(work)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             assert task is not None
@@ -122,7 +122,7 @@ async def test_repeated_cancellation_changes_nothing_but_the_count() -> None:
 @asynchronous
 async def test_the_message_of_the_cancellation_passes() -> None:
     work = Work()
-    caller = asyncio.create_task(runtime.shield(work()))
+    caller = asyncio.create_task(runtime.shield(work))
     await work.started.wait()
     caller.cancel("shutting down")
     await turns()
@@ -138,7 +138,7 @@ async def test_a_failed_clean_up_is_a_note_on_the_cancellation() -> None:
 
     async def call() -> None:
         try:
-            await runtime.shield(work())
+            await runtime.shield(work)
         except asyncio.CancelledError as error:
             seen.append(error)
             raise
@@ -158,9 +158,9 @@ async def test_work_that_cancels_itself_is_no_surprise() -> None:
     work = Work(asyncio.CancelledError())
     work.go.set()
     with pytest.raises(asyncio.CancelledError):
-        await runtime.shield(work())
+        await runtime.shield(work)
     work = Work(asyncio.CancelledError())
-    caller = asyncio.create_task(runtime.shield(work()))
+    caller = asyncio.create_task(runtime.shield(work))
     await work.started.wait()
     caller.cancel()
     await turns()
@@ -175,7 +175,7 @@ async def test_inside_a_timeout_it_is_a_timeout_and_the_work_is_done() -> None:
     asyncio.get_running_loop().call_later(0.03, work.go.set)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.005):
-            await runtime.shield(work())
+            await runtime.shield(work)
     assert work.ended
     task = asyncio.current_task()
     assert task is not None
@@ -193,7 +193,7 @@ async def test_inside_a_task_group_the_sibling_fails_and_the_work_is_done() -> N
 
     with pytest.raises(ExceptionGroup) as caught:
         async with asyncio.TaskGroup() as group:
-            shielded = group.create_task(runtime.shield(work()))
+            shielded = group.create_task(runtime.shield(work))
             group.create_task(sibling())
     assert [type(error) for error in caught.value.exceptions] == [KeyError]
     assert work.ended

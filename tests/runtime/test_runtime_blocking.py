@@ -213,9 +213,9 @@ def test_the_shield_of_threads_runs_the_work_and_passes_what_comes() -> None:
 
     runtime = BlockingRuntime()
     assert runtime.colour == "blocking"
-    assert run(runtime.shield(work())) == 5
+    assert run(runtime.shield(work)) == 5
     with pytest.raises(KeyError, match="mine"):
-        run(runtime.shield(failing()))
+        run(runtime.shield(failing))
 
 
 # --- interruptions --------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Generic, TypeVar
 
 from ..core.lease import Hold
@@ -48,11 +49,19 @@ class BaseLease:
     It belongs to whoever has the object, so it may be handed to another thread or task on purpose.
     """
 
-    __slots__ = ("_hold", "_site")
+    __slots__ = ("_mine", "_pid", "_site")
 
     def __init__(self, site: Site, hold: Hold) -> None:
         self._site = site
-        self._hold = hold
+        self._mine = hold
+        self._pid = os.getpid()
+
+    @property
+    def _hold(self) -> Hold:
+        """The hold; in a forked child a lost one, since the lease is the parent's and must not be touched from there."""
+        if self._pid != os.getpid():
+            self._mine.gone, self._mine.unsure = "forked", False
+        return self._mine
 
     @property
     def name(self) -> str:

@@ -133,6 +133,10 @@ class MemoryBackend:
                 return free(name)
             return Entry(name, True, owner_of(held.token), held.until - memory.now(), held.fence)
 
+    async def uphold(self, name: str, token: str, ttl: float, within: float, fence: int) -> Granted | Gone:
+        """See `port.Member.uphold`."""
+        return await self.extend(name, token, ttl, within, fence)
+
     async def roll(self, within: float) -> Standing:
         """See `port.Member.roll`."""
         return Standing(self._memory.roll, self.address)

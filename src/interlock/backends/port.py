@@ -86,6 +86,9 @@ class Member(Backend, Protocol):
         that all take it agree at once.
         """
 
+    async def uphold(self, name: str, token: str, ttl: float, within: float, fence: int) -> Granted | Gone:
+        """As `extend`, and the roll is kept true."""
+
     async def roll(self, within: float) -> Standing:
         """How the node stands."""
 

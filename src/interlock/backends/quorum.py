@@ -88,7 +88,7 @@ class QuorumBackend:
                 gone[index] = outcome
             return len(granted) >= self.needed
 
-        votes, answers = await self.electorate.poll(asked, lambda member: member.extend(name, token, ttl, within, fence), count)
+        votes, answers = await self.electorate.poll(asked, lambda member: member.uphold(name, token, ttl, within, fence), count)
         if len(granted) >= self.needed:
             self.electorate.longest = max(self.electorate.longest, ttl)
             self._remember(token, asked, ttl)
@@ -157,7 +157,7 @@ class QuorumBackend:
                 return len(stored) >= self.needed
 
             await self.electorate.poll(
-                behind, lambda member: member.extend(claim.name, claim.token, claim.ttl, each, fence), count
+                behind, lambda member: member.uphold(claim.name, claim.token, claim.ttl, each, fence), count
             )
             if len(stored) < self.needed:
                 return None
@@ -169,7 +169,7 @@ class QuorumBackend:
         async def heal(member: Member) -> None:
             answer = await member.vote(claim, fence, within)
             if isinstance(answer, Granted) and answer.fence < fence:
-                await member.extend(claim.name, claim.token, claim.ttl, within, fence)
+                await member.uphold(claim.name, claim.token, claim.ttl, within, fence)
 
         if lacking:
             await self.electorate.poll(lacking, heal, lambda *_: False)

@@ -78,9 +78,9 @@ async def _believed(site: Site, claim: Claim, granted: Granted, sent_at: float) 
         cause="slow",
     )
     try:
-        await site.runtime.shield(site.backend.release(claim.name, claim.token, site.request_timeout))
+        await site.runtime.shield(lambda: site.backend.release(claim.name, claim.token, site.request_timeout))
     except Unavailable:
-        await site.undo(claim.name, claim.token, claim.ttl, error)
+        await site.undo(claim.name, claim.token, claim.ttl, error, held=True)
     else:
         error.tell("It was given back")
     raise error

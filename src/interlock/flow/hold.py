@@ -11,20 +11,21 @@ from contextlib import suppress
 from ..core.claim import Gone
 from ..core.lease import Hold
 from ..errors import InterlockError, LeaseLost, Unavailable, UsageError
-from .site import Site
+from .site import Site, Undone
 
 
 def check(hold: Hold, now: float) -> None:
-    """Raise LeaseLost if the lease is over, UsageError if it was released."""
-    if hold.released:
-        raise UsageError(f"the lease on '{hold.name}' was released; acquire the lock again")
+    """Raise LeaseLost if the lease is over, UsageError if it was released or a release is on its way."""
     if hold.lost(now):
         raise lost(hold)
+    if hold.released or hold.leaving:
+        raise UsageError(f"the lease on '{hold.name}' was released; acquire the lock again")
 
 
 def lost(hold: Hold) -> LeaseLost:
     """The error that says so."""
-    how = "somebody else holds it now" if hold.gone == "taken" else f"its ttl of {hold.ttl:g} s is over"
+    how = {"taken": "somebody else holds it now", "forked": "it belongs to the parent process"}.get(hold.gone)
+    how = how or f"its ttl of {hold.ttl:g} s is over"
     return LeaseLost(
         f"the lease on '{hold.name}' (fence {hold.fence}) is lost: {how}. Others may be working on it, so stop writing; "
         "what you wrote since is safe only where the resource checks the fence. Use a longer ttl or extend in time",
@@ -38,6 +39,7 @@ async def extend(site: Site, hold: Hold, ttl: float) -> None:
     still held until the earlier of the old and the new end."""
     sent_at = site.runtime.now()
     check(hold, sent_at)
+    flight = hold.extending(ttl)
     try:
         # The lease's own fence goes with it: a store that lost its counter learns it anew.
         within = min(site.within(ttl), hold.deadline - sent_at)
@@ -50,7 +52,9 @@ async def extend(site: Site, hold: Hold, ttl: float) -> None:
             left = hold.remaining(site.runtime.now())
             error.tell(f"The lease on '{hold.name}' is held for another {left:.1f} s as it stands; extend again or release")
         raise
-    if hold.released:  # meanwhile, by another thread
+    finally:
+        hold.landed(flight)
+    if hold.released or hold.leaving:  # meanwhile, by another thread
         check(hold, sent_at)
     if isinstance(answer, Gone):
         hold.gone = "taken" if answer.taken else "expired"
@@ -59,7 +63,7 @@ async def extend(site: Site, hold: Hold, ttl: float) -> None:
         hold.gone, hold.unsure = "expired", True
         await release(site, hold)
         raise lost(hold)
-    hold.renewed(sent_at, answer.ttl)
+    hold.renewed(sent_at, answer.ttl, flight)
 
 
 async def release(site: Site, hold: Hold) -> bool:
@@ -72,34 +76,42 @@ async def release(site: Site, hold: Hold) -> bool:
         return False
     if hold.lost(site.runtime.now()):
         if hold.unsure:
-            await site.runtime.shield(_abandon(site, hold))
+            await site.runtime.shield(lambda: _abandon(site, hold))
         return False  # else it needs no round trip: the store lets go of it by itself
-    return await site.runtime.shield(_give_back(site, hold))
+    return await site.runtime.shield(lambda: _give_back(site, hold))
 
 
 async def _abandon(site: Site, hold: Hold) -> None:
     """A lost lease whose last extend may have got through: the store would keep it for that ttl."""
     hold.unsure = False
     with suppress(Unavailable):
-        await site.backend.release(hold.name, hold.token, site.request_timeout)
+        try:
+            await site.backend.release(hold.name, hold.token, site.request_timeout)
+        except Unavailable:
+            await site.backend.undo(hold.name, hold.token, site.request_timeout)
 
 
 async def _give_back(site: Site, hold: Hold) -> bool:
+    hold.leaving = True  # whatever comes of it: once the request is out, somebody else may have the lock
     try:
         held = await site.backend.release(hold.name, hold.token, site.within(hold.ttl))
     except UsageError as error:  # an answer: nothing happened
+        hold.leaving = False
         error.add_note(f"interlock: '{hold.name}' was not released: it ends with its ttl, within {hold.ttl:g} s")
         raise
     except BaseException as error:
         # If the answer is lost, not the question: ask again down the same path.
-        confirmed = await site.undo(hold.name, hold.token, hold.ttl, error, held=True)
-        hold.released = hold.released or (confirmed and not hold.lost(site.runtime.now()))
-        if confirmed and isinstance(error, Unavailable):
-            return hold.released
+        undone = await site.undo(hold.name, hold.token, hold.ttl, error, held=True)
+        if undone is Undone.NEVER_ASKED:
+            hold.leaving = False  # still ours, in truth
+        elif undone is Undone.CONFIRMED:
+            hold.released = hold.released or not hold.lost(site.runtime.now())
+            if isinstance(error, Unavailable):
+                return hold.released
         raise
     if held:
         hold.released = True
-    elif not hold.released:  # another thread's release may have come first
+    elif not hold.released and hold.leaving:
         hold.gone = hold.gone or "expired"
     return held
 

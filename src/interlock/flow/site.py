@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import NamedTuple
 
 from ..backends.port import Backend
 from ..errors import InterlockError, Unavailable
 from ..runtime.base import Runtime
+
+
+class Undone(Enum):
+    """How taking something back ended."""
+
+    CONFIRMED = "the store is rid of the token"
+    NEVER_ASKED = "nothing of the token was on its way, so nothing was done"
+    SILENCE = "no answer to that either"
 
 
 class Site(NamedTuple):
@@ -20,24 +29,23 @@ class Site(NamedTuple):
         """How long a question about a lease of `ttl` may take: an answer later than the ttl is of no use."""
         return min(self.request_timeout, ttl)
 
-    async def undo(self, name: str, token: str, ttl: float, error: BaseException, held: bool = False) -> bool:
+    async def undo(self, name: str, token: str, ttl: float, error: BaseException, held: bool = False) -> Undone:
         """After `error` left an outcome unknown: see to it that nothing stays behind, whoever cancels meanwhile.
 
-        Whether the store is rid of the token. `held`: the token had the lock before. What is left is said on the error, which
-        the caller raises; nothing else is raised here but a cancellation.
+        `held`: the token had the lock before. What is left is said on the error, which the caller raises; nothing else is
+        raised here but a cancellation.
         """
         try:
-            confirmed = await self.runtime.shield(self.backend.undo(name, token, self.request_timeout))
+            confirmed = await self.runtime.shield(lambda: self.backend.undo(name, token, self.request_timeout))
         except InterlockError as failure:
             said = str(failure).rstrip()
             _tell(error, f"The clean-up got no answer either, so '{name}' may stay locked for up to {ttl:g} s ({said})")
-            return False
+            return Undone.SILENCE
         if held and not confirmed:
             _tell(error, f"So '{name}' was not released: it ends with its ttl, within {ttl:g} s; release may be called again")
-            return False
-        if isinstance(error, Unavailable):
+        elif isinstance(error, Unavailable):
             error.tell("Nothing is left behind")
-        return True
+        return Undone.CONFIRMED if confirmed else Undone.NEVER_ASKED
 
 
 def _tell(error: BaseException, text: str) -> None:

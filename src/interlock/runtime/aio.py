@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from .base import Ended, World
 
 T = TypeVar("T")
+
+TIRELESS = 3  # how often shielded work is begun again when something cancels it from outside
 
 
 class AsyncioRuntime(World):
@@ -20,20 +22,26 @@ class AsyncioRuntime(World):
         """See `Runtime.sleep`."""
         await asyncio.sleep(seconds)
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """See `Runtime.shield`.
 
         Unlike asyncio.shield, it does not return before the work is done: nothing runs on behind the caller's back.
         """
-        task = asyncio.ensure_future(work)
         cancelled: asyncio.CancelledError | None = None
-        while not task.done():
-            try:
-                await asyncio.wait({task})
-            except asyncio.CancelledError as stop:
-                cancelled = stop
+        for _ in range(TIRELESS):
+            task = asyncio.ensure_future(make())
+            while not task.done():
+                try:
+                    await asyncio.wait({task})
+                except asyncio.CancelledError as stop:
+                    cancelled = stop
+            if not task.cancelled():
+                break
+            cancelled = cancelled or asyncio.CancelledError()
         if cancelled is not None:
-            if not task.cancelled() and (error := task.exception()) is not None:
+            if task.cancelled():
+                cancelled.add_note("interlock: the clean-up was cancelled as well; the lock may stay until its ttl ends")
+            elif (error := task.exception()) is not None:
                 cancelled.add_note(f"interlock: the clean-up failed: {error}")
             raise cancelled
         return task.result()

@@ -38,8 +38,12 @@ class Runtime(Protocol):
     async def sleep(self, seconds: float) -> None:
         """Do nothing for a while."""
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` to its end even if the caller is cancelled meanwhile; the cancellation is raised afterwards."""
+    async def shield(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run what `make` makes to its end even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
+
+        It may be made and run again, if something cancelled the work itself (a loop that shuts down cancels every task it
+        finds), so it must be idempotent.
+        """
 
     async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T], finish: bool = False) -> None:
         """Run all of it side by side, in this thread or task, and tell `ended` of each that ends.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import select
 import time
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
 from ..errors import UsageError
@@ -95,9 +95,9 @@ class BlockingRuntime(World):
         """See `Runtime.sleep`."""
         await Wait(None, now() + seconds)
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """See `Runtime.shield`. A thread cannot be cancelled; Ctrl-C still gets through, on purpose."""
-        return await work
+        return await make()
 
     async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T], finish: bool = False) -> None:
         """See `Runtime.race`. One poll over all of them; it waits here and yields nothing."""

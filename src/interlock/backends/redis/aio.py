@@ -19,6 +19,7 @@ from .connect import Recipe
 from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
 
 OVERDUE = 5.0  # seconds after which an answer that nobody waits for is not expected any more
+CLOSING = 1.0  # seconds for the goodbyes of connections
 LATE: Final = object()
 BROKEN: Final = object()
 
@@ -42,7 +43,7 @@ class Wire(asyncio.Protocol):
         self._transport.set_protocol(self)
         self._waiting: deque[Asked] = deque()
         self._parser = Parser()
-        self._gone = asyncio.get_running_loop().create_future()
+        self.gone = asyncio.get_running_loop().create_future()  # until the close is done
         self.dead = False
         self.forgetful = False  # an error came that nobody read: the node may have lost its scripts
         self.users = 0  # requests whose callers do not have their answers yet
@@ -80,8 +81,8 @@ class Wire(asyncio.Protocol):
         for asked in self._waiting:
             _settle(asked.future, BROKEN)
         self._waiting.clear()
-        if not self._gone.done():
-            self._gone.set_result(None)
+        if not self.gone.done():
+            self.gone.set_result(None)
 
     def lag(self, now: float) -> float:
         """For how long the oldest request has been without a reply."""
@@ -94,9 +95,9 @@ class Wire(asyncio.Protocol):
         self.dead = True
         self._writer.close()
 
-    async def closed(self) -> None:
-        """Until the close is done."""
-        await self._gone
+    def abort(self) -> None:
+        """No goodbye. Harmless when it is closed."""
+        self._transport.abort()
 
 
 class AsyncTransport:
@@ -153,8 +154,10 @@ class AsyncTransport:
         self._owing.clear()
         for wire in wires:
             wire.close()
+        if wires:
+            await asyncio.wait([wire.gone for wire in wires], timeout=CLOSING)
         for wire in wires:
-            await wire.closed()
+            wire.abort()  # a TLS goodbye that a frozen peer does not answer is not waited for
 
     def _enter(self) -> float:
         """The loop's time, once it is clear that this client may be used here."""
@@ -169,7 +172,10 @@ class AsyncTransport:
 
     async def _take(self, until: float) -> Wire:
         """The shared connection, opened if need be. Raises Unavailable: then nothing was sent."""
-        if self._wire is not None and self._wire.lag(asyncio.get_running_loop().time()) > OVERDUE:
+        now = asyncio.get_running_loop().time()
+        if self._owing:
+            self._prune(now)
+        if self._wire is not None and self._wire.lag(now) > OVERDUE:
             self._give_up(self._wire)
         if self._wire is not None and not self._wire.dead:
             if self._wire.forgetful:
@@ -219,8 +225,10 @@ class AsyncTransport:
                 )
         except BaseException:
             if token:
+                before = self._owing.pop(token, None)
                 self._owing[token] = wire, undo, loop.time()
-                self._prune(loop.time())
+                if before is not None and before[0] is not wire:
+                    self._sweep(before[0])
             raise
         finally:
             alarm.cancel()
@@ -237,8 +245,10 @@ class AsyncTransport:
         """Forget the oldest records once whoever was to follow has done so, or never will."""
         while self._owing:
             token, (wire, _, since) = next(iter(self._owing.items()))
-            if now - since < OVERDUE or wire.lag(now) > OVERDUE:
+            if now - since < OVERDUE:
                 return
+            if wire.lag(now) > OVERDUE:
+                self._give_up(wire)
             self.drop(token)
 
     def _sweep(self, wire: Wire) -> None:
@@ -250,7 +260,8 @@ class AsyncTransport:
 
     def _give_up(self, wire: Wire) -> None:
         """Nothing will come any more. What was asked may still happen: undo it as the last thing, and close."""
-        self._wire = None
+        if wire is self._wire:
+            self._wire = None
         undos = [undo() for other, undo, _ in self._owing.values() if other is wire and undo is not None]
         wire.close(b"".join(undos))
 

@@ -106,10 +106,19 @@ class RedisBackend:
 
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
         """See `port.Backend.extend`."""
+        return await self._extend(_keys(name), name, token, ttl, within, fence)
+
+    async def uphold(self, name: str, token: str, ttl: float, within: float, fence: int) -> Granted | Gone:
+        """See `port.Member.uphold`."""
+        return await self._extend((*_keys(name), ROLL_KEY), name, token, ttl, within, fence)
+
+    async def _extend(
+        self, keys: tuple[bytes, ...], name: str, token: str, ttl: float, within: float, fence: int
+    ) -> Granted | Gone:
         ms = _ms(ttl)
         reply = await self._run(
             EXTEND,
-            (*_keys(name), ROLL_KEY),
+            keys,
             (token.encode(), b"%d" % ms, IDLE_COUNTER_MS, EPOCH_MS, b"%d" % fence),
             name,
             token,
@@ -196,21 +205,21 @@ class RedisBackend:
     ) -> Reply:
         until = self._now() + within
         mark = _mark()
-        known = (self._transport.age, script.sha)
-        pack = script.evalsha if known in self._loaded else script.eval
+        pack = script.evalsha if (self._transport.age, script.sha) in self._loaded else script.eval
         reply = await self._transport.call(pack(keys, *arguments, mark), mark, token, within, undo)
         if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT":  # nothing was done: not a retry, a first try
             left = max(until - self._now(), 0.001)
             reply = await self._transport.call(script.eval(keys, *arguments, mark), mark, token, left, undo)
         if isinstance(reply, ErrorReply):
             raise self._refusal(reply, name)
-        if known not in self._loaded:
-            self._loaded = {(age, sha) for age, sha in self._loaded if age == known[0]} | {known}
+        age = self._transport.age  # only now: the call may have opened the connection
+        if (age, script.sha) not in self._loaded:
+            self._loaded = {known for known in self._loaded if known[0] == age} | {(age, script.sha)}
         return reply
 
     def _refusal(self, reply: ErrorReply, name: str) -> InterlockError:
         """The server has answered with an error, so it has done nothing. What that means to the caller."""
-        text, where = reply.text, self.address
+        text, where = reply.text.partition(", with args beginning with")[0], self.address  # the rest may hold a token
         if "WRONGTYPE" in text:  # Redis before 7 wraps the code of an error inside a script
             return UsageError(
                 f"the key '{name}' at {where} holds something that is not a lock (a list, a hash, …); nothing was written. "

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+from errno import ECONNRESET
 from math import inf
 from typing import Any, NamedTuple, cast
 
@@ -28,10 +29,14 @@ CROWD = 16  # connections that wait for a node; with more of them it counts as s
 OVERDUE = 5.0  # seconds after which an answer that nobody waits for is not expected any more
 
 
+class _Late(Exception):
+    """Our own time-out, told from one that a signal handler raises."""
+
+
 class Wire:
     """One connection. `owed` counts the replies that are still to come."""
 
-    __slots__ = ("_again", "_connection", "_parser", "_sock", "dead", "forgetful", "owed")
+    __slots__ = ("_again", "_connection", "_parser", "_sock", "dead", "forgetful", "owed", "torn")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection  # kept: it closes the socket when it is collected
@@ -45,6 +50,7 @@ class Wire:
             self._again = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
         self.owed = 0
         self.dead = False
+        self.torn = False
         self.forgetful = False  # an error came that nobody read: the node may have lost its scripts
 
     def readable(self) -> bool:
@@ -56,6 +62,7 @@ class Wire:
     def send(self, request: bytes, until: float) -> None:
         """Put a request on the wire. From here on its reply is owed. Raises OSError when the peer is gone."""
         self.owed += 1
+        self.torn = True  # until all of it is out: nothing may follow half a request
         view = memoryview(request)
         while view:
             try:
@@ -64,16 +71,17 @@ class Wire:
                 poll = select.poll()
                 poll.register(self._sock.fileno(), select.POLLOUT)
                 if not poll.poll(max(0.0, until - now()) * 1000):
-                    raise TimeoutError("the connection takes no more bytes") from None
+                    raise _Late from None
+        self.torn = False
 
     async def reply(self, mark: bytes, until: float) -> Reply:
-        """The reply to the last request; those owed before it are dropped. Raises OSError, TimeoutError, ProtocolError."""
+        """The reply to the last request; those owed before it are dropped. Raises OSError, _Late, ProtocolError."""
         while True:
             reply = self._parser.next()
             if reply is INCOMPLETE:
                 pending = getattr(self._sock, "pending", None)
                 if not (pending and pending()) and not await Wait(self._sock.fileno(), until):
-                    raise TimeoutError("no reply in time")
+                    raise _Late
                 self._read()
                 continue
             self.owed -= 1
@@ -99,7 +107,7 @@ class Wire:
         except self._again:
             return
         if not data:
-            raise ConnectionResetError("the peer closed the connection")
+            raise ConnectionResetError(ECONNRESET, "the peer closed the connection")
         self._parser.feed(data)
 
     def close(self) -> None:
@@ -130,7 +138,7 @@ class BlockingTransport:
         self._idle: list[Wire] = []
         self._parked: dict[str, Parked] = {}  # by token
         self._late: list[Parked] = []  # of tokens that are done with
-        self._guard = threading.Lock()  # around the two above; never held while waiting
+        self._guard = threading.RLock()  # around the two above; never held while waiting; a signal handler may come back in
 
     async def call(self, request: bytes, mark: bytes, token: str, within: float, undo: Undo = None) -> Reply:
         """See `backend.Transport.call`."""
@@ -243,13 +251,14 @@ class BlockingTransport:
             wire.send(request, until)
             return await wire.reply(mark, until)
         except BaseException as error:
-            # An interruption or a time-out leaves a connection on which more can follow; anything else ends it.
-            if not token or (isinstance(error, Exception) and not isinstance(error, TimeoutError)):
+            # A time-out, or whatever interrupts us, leaves a connection on which more can follow; only its own troubles end it.
+            broken = isinstance(error, ProtocolError) or (isinstance(error, OSError) and error.errno is not None)
+            if not token or broken or wire.torn:
                 wire.close()
             if token:
                 with self._guard:
                     self._parked[token] = Parked(None if wire.dead else wire, now(), undo)
-            if isinstance(error, OSError | ProtocolError):
+            if broken or isinstance(error, _Late):
                 raise self._broken(error) from error
             raise
 
@@ -294,14 +303,14 @@ class BlockingTransport:
                 return False
             if parked.undo is not None:
                 wire.send(parked.undo(), now())
-        except (OSError, ProtocolError):
+        except (OSError, ProtocolError, _Late):
             pass
         wire.close()
         return True
 
-    def _broken(self, error: Exception) -> Unavailable:
+    def _broken(self, error: BaseException) -> Unavailable:
         where = self._recipe.address
-        if isinstance(error, TimeoutError):
+        if isinstance(error, _Late):
             text = f"{where} did not answer in time: is it overloaded, frozen or cut off?"
             return Unavailable(text, backend=where, cause="timeout")
         said = str(error) or type(error).__name__

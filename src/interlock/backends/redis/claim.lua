@@ -20,12 +20,15 @@ local stored = redis.call('GET', KEYS[2])
 local fence = roll and tonumber(roll[3]) or 0
 if stored then
   fence = tonumber(stored)
-  if not fence then return redis.error_reply('INTERLOCK the fence counter is not a number') end
+  if not (fence and fence >= 0 and fence < 9007199254740990) then -- 2^53: beyond it numbers repeat
+    return redis.error_reply('INTERLOCK the fence counter is not a number that can grow')
+  end
 end
 if not (holder and stored) then -- a claim repeated by the holder keeps its fence
   local time = redis.call('TIME')
   local clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) - tonumber(ARGV[4])
-  fence = math.max(fence + 1, clock * 4096)
+  fence = fence + 1
+  if clock < 2199023255000 then fence = math.max(fence, clock * 4096) end -- a clock beyond 2094 is wrong
   -- Nodes agree at once if all take what the client proposes; ten seconds ahead of this clock is as far as it may lead us.
   local proposal = tonumber(ARGV[5])
   if proposal > fence and proposal <= (clock + 10000) * 4096 then fence = proposal end

@@ -181,4 +181,5 @@ def _no_tls_there(error: BaseException | None) -> bool:
 
 
 def _said(error: BaseException) -> str:
-    return str(error).rstrip(". ") or type(error).__name__
+    text = str(error).partition(", with args beginning with")[0]  # a server that knows no AUTH echoes the password there
+    return text.rstrip(". ") or type(error).__name__

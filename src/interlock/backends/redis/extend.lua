@@ -10,7 +10,9 @@ if holder ~= ARGV[1] then
   return {0, holder and 1 or 0, mark}
 end
 local stored = tonumber(redis.call('GET', KEYS[2]) or '0')
-if not stored then return redis.error_reply('INTERLOCK the fence counter is not a number') end
+if not (stored and stored >= 0 and stored < 9007199254740991) then
+  return redis.error_reply('INTERLOCK the fence counter is not a number that can grow')
+end
 local fence = math.max(stored, tonumber(ARGV[5]))
 local time = redis.call('TIME')
 local clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) - tonumber(ARGV[4])

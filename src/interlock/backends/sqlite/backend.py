@@ -82,6 +82,10 @@ class SqliteBackend:
         """See `port.Member.vote`."""
         return self._ask(claim.token, within, self._store.vote, (claim, proposal))
 
+    def uphold(self, name: str, token: str, ttl: float, within: float, fence: int) -> Coroutine[Any, Any, Granted | Gone]:
+        """See `port.Member.uphold`."""
+        return self.extend(name, token, ttl, within, fence)
+
     async def roll(self, within: float) -> Standing:
         """See `port.Member.roll`."""
         roll = await self._ask("", within, self._store.roll, ())
