@@ -59,7 +59,7 @@ class World:
         self.slept.append(seconds)
         self.time += seconds
 
-    async def shield(self, make: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self.shields += 1
         return await make()
 
