@@ -16,9 +16,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from interlock.testing import Node
+import interlock
+from interlock.testing import Node, start_nodes, stop_nodes
 
-from .subjects import Group, asyncio_node, blocking_node, sqlite_file
+from .subjects import Group, asyncio_node, blocking_node, five_blocking, sqlite_file
 
 Result = dict[str, float]  # subject → median microseconds of one cycle
 
@@ -49,6 +50,28 @@ async def asyncio_rounds(group: Group, rounds: int, cycles: int) -> Result:
             if turn:
                 times[name].append(statistics.median(sample) / 1000)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def with_a_node_less(nodes: list[Node], cycles: int) -> Result:
+    """Five nodes, one of them frozen or killed: a new client each time, its first call included. The floor is healthy."""
+    result: Result = {}
+    for what in ("all healthy", "one frozen (SIGSTOP)", "one killed (SIGKILL)"):
+        with interlock.Client([node.url for node in nodes]) as client:
+            lock = client.lock("less")
+            if "frozen" in what:
+                nodes[1].pause()
+            elif "killed" in what:
+                nodes[1].kill()
+            sample = []
+            for _ in range(cycles):
+                began = time.perf_counter_ns()
+                lock.acquire().release()
+                sample.append(time.perf_counter_ns() - began)
+            if "frozen" in what:
+                nodes[1].resume()
+            result[what] = statistics.median(sample) / 1000
+            print(f"  {what}: first call {sample[0] / 1e6:.1f} ms, slowest {max(sample) / 1e6:.1f} ms")
+    return result
 
 
 def imports(rounds: int) -> Result:
@@ -97,6 +120,12 @@ def main() -> None:
         group = blocking_node(node.port, stack)
         record(group.title, blocking_rounds(group, options.rounds, options.cycles))
         asyncio.run(in_asyncio(node.port, options, record))
+        nodes = start_nodes(5)
+        stack.callback(stop_nodes, nodes)
+        group = five_blocking(nodes, stack)
+        record(group.title, blocking_rounds(group, options.rounds, options.cycles))
+        print()
+        record("Five nodes, blocking, one less", with_a_node_less(nodes, 4 * options.cycles))
         group = sqlite_file(directory, stack)
         record(group.title, blocking_rounds(group, options.rounds, options.cycles))
         record("Start of a process, over a bare interpreter", imports(options.rounds + 4), added=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import select
 import socket
 import sqlite3
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ import redis.asyncio
 from redis.lock import Lock as RedisPyLock
 
 import interlock
+from interlock.testing import Node
 
 RELEASE = b"if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) end return 0"
 SHA = hashlib.sha1(RELEASE).hexdigest().encode()
@@ -80,7 +82,7 @@ def redis_py_lock(port: int, stack: ExitStack) -> Callable[[], None]:
     return cycle
 
 
-def ours(url: str, stack: ExitStack) -> Callable[[], None]:
+def ours(url: str | list[str], stack: ExitStack) -> Callable[[], None]:
     lock = stack.enter_context(interlock.Client(url)).lock("interlock")
 
     def cycle() -> None:
@@ -177,3 +179,45 @@ def sqlite_file(directory: str, stack: ExitStack) -> Group:
 
     subjects = {"bare BEGIN IMMEDIATE (floor)": bare, "interlock": ours(f"sqlite://{directory}/ours.db", stack)}
     return Group("SQLite: acquire + release", subjects)
+
+
+# --- five nodes ---------------------------------------------------------------------------------------------------------
+
+
+def five_sockets(ports: list[int], stack: ExitStack) -> Callable[[], None]:
+    """A quorum by hand: the same bytes to five sockets, then one poll loop until all have answered."""
+    socks = []
+    for port in ports:
+        sock = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(pack(b"SCRIPT", b"LOAD", RELEASE))
+        sock.recv(4096)
+        socks.append(sock)
+    poll = select.poll()
+    by_fd = {sock.fileno(): sock for sock in socks}
+    for sock in socks:
+        poll.register(sock.fileno(), select.POLLIN)
+
+    def round_trip(request: bytes) -> None:
+        for sock in socks:
+            sock.sendall(request)
+        missing = len(socks)
+        while missing:
+            for fd, _ in poll.poll():
+                by_fd[fd].recv(4096)
+                missing -= 1
+
+    def cycle() -> None:
+        token = os.urandom(16).hex().encode()
+        round_trip(pack(b"SET", b"floor5", token, b"NX", b"PX", b"10000"))
+        round_trip(pack(b"EVALSHA", SHA, b"1", b"floor5", token))
+
+    return cycle
+
+
+def five_blocking(nodes: list[Node], stack: ExitStack) -> Group:
+    subjects = {
+        "five sockets and poll (floor)": five_sockets([node.port for node in nodes], stack),
+        "interlock": ours([node.url for node in nodes], stack),
+    }
+    return Group("Five nodes, blocking: acquire + release", subjects)

@@ -39,25 +39,42 @@ def test_it_tells_the_story(demo: Run) -> None:
     done, left = demo
     assert (done.returncode, done.stderr) == (0, "")
     verdict = done.stdout.partition("VERDICT")[2]
-    without = re.search(r"without a lock +60 umbrellas, (\d+) sold: OVERSOLD by (\d+)\.", verdict)
+    without = re.search(r"without a lock: +60 umbrellas, (\d+) sold: OVERSOLD by (\d+)\.", verdict)
     assert without
     sold, too_many = map(int, without.groups())
     assert sold > 60
     assert sold - 60 == too_many
-    with_lock = re.search(r"with the lock +60 umbrellas, (\d+) sold, (\d+) left: EXACT\.", verdict)
-    assert with_lock
-    assert sum(map(int, with_lock.groups())) == 60
-    assert re.search(r"a late worker +2 umbrellas, 1 sold, 1 left: EXACT. Late write REFUSED\.", verdict)
-    older, newer = map(int, re.findall(r"fence (\d+)", done.stdout.partition("ACT THREE")[2].partition("VERDICT")[0]))
+    for who in ("with the lock", "five nodes, two of them dead"):
+        exact = re.search(who + r": +60 umbrellas, (\d+) sold(?:, (\d+) left)?: EXACT\.", verdict)
+        assert exact
+        assert sum(int(number or 0) for number in exact.groups()) == 60
+    assert re.search(r"a late worker: +2 umbrellas, 1 sold, 1 left, late sale REFUSED\.", verdict)
+    older, newer = map(int, re.findall(r"fence (\d+)", done.stdout.partition("ACT FOUR")[2].partition("VERDICT")[0]))
     assert older < newer
     assert left == []
+
+
+def test_with_two_of_five_nodes_down_the_votes_are_shown_once_and_the_sale_goes_on(demo: Run) -> None:
+    act = demo[0].stdout.partition("ACT THREE")[2].partition("ACT FOUR")[0]
+    events = re.findall(r"after [\d.]+ s: (\d+) sold, and now node (\d) is (\w+)", act)
+    assert [event[1:] for event in events] == [("3", "KILLED"), ("4", "FROZEN")]
+    killed, frozen = (int(sold) for sold, *_ in events)
+    assert killed <= frozen < 60
+    nodes = re.findall(r"^    node (\d)  (\S+) +(.+)$", act, re.MULTILINE)
+    assert [state for _, state, _ in nodes] == ["up", "up", "KILLED", "FROZEN", "up"]
+    assert [vote for *_, vote in nodes][2:4] == ["no answer (refused)", "no answer (timeout)"]
+    alive = [vote for _, state, vote in nodes if state == "up"]
+    assert all(re.fullmatch(r"free|held by worker [1-6]|no answer \(timeout\)", vote) for vote in alive), alive
+    after = re.search(r"EXACT\. .*?(\d+) of them were sold with 3 of 5 nodes alive\.", act)
+    assert after
+    assert 0 < int(after[1]) <= 60 - frozen
 
 
 def test_plain_text_is_plain_and_short(demo: Run) -> None:
     done, _ = demo
     assert done.stdout.isascii()
     assert "\x1b" not in done.stdout
-    assert len(done.stdout.splitlines()) < 60
+    assert len(done.stdout.splitlines()) < 70
     assert max(map(len, done.stdout.splitlines())) < 80
 
 
@@ -95,14 +112,18 @@ def test_in_a_terminal_it_redraws_and_ends(tmp_path: Path) -> None:
     assert "too many" in text
     assert "█" in text
     assert "lock runs out in" in text
+    act = ANSI.sub("", text.partition("ACT THREE")[2].partition("ACT FOUR")[0])
+    assert re.search(r"worker 1 .* node 1  up      held by worker [1-6]", act)
+    assert re.search(r"worker 3 .* node 3  KILLED  no answer \(refused\)", act)
+    assert re.search(r"worker 4 .* node 4  FROZEN  no answer \(timeout\)", act)
     assert max(len(ANSI.sub("", line)) for line in text.splitlines()) < 80, "a wrapped line would break the picture"
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("when", "number", "code"),
-    [("after 1 s", signal.SIGINT, 130), ("is frozen", signal.SIGKILL, -9)],
-    ids=["ctrl-c", "killed while a worker is frozen"],
+    [("is FROZEN", signal.SIGINT, 130), ("is frozen", signal.SIGKILL, -9)],
+    ids=["ctrl-c while a node is frozen", "killed while a worker and a node are frozen"],
 )
 def test_cut_short_it_leaves_nothing(tmp_path: Path, when: str, number: signal.Signals, code: int) -> None:
     process = subprocess.Popen(
@@ -114,7 +135,7 @@ def test_cut_short_it_leaves_nothing(tmp_path: Path, when: str, number: signal.S
     family = descendants(process.pid)
     names = " ".join(family.values())
     assert names.count("interlock.cli.demo.worker") == 6
-    assert names.count("valkey-server") >= 2
+    assert names.count("valkey-server") >= 6, "seven, and one of them dead"
     assert list(tmp_path.iterdir()) != []
     process.send_signal(number)
     _, errors = process.communicate(timeout=20)

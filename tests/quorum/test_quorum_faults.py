@@ -141,6 +141,25 @@ def test_a_release_without_a_quorum_can_be_repeated(five: list[Node], colour: st
     run_body(body, urls(five), colour)
 
 
+def test_a_split_vote_does_not_wait_for_a_frozen_node(five: list[Node], colour: str) -> None:
+    """Two grants, one refusal, one dead, one silent: whoever kept the two would keep everybody else out as well."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=5)
+        async with client.lock("x"):
+            pass
+        five[2].kill()
+        five[3].pause()
+        five[4].command("SET", "x", "somebody", "PX", "30000")
+        began = time.monotonic()
+        assert await client.lock("x").try_acquire() is None
+        assert time.monotonic() - began < 2.5, "not the request timeout"
+        assert gone(five[:2], "x")
+        five[3].resume()
+
+    run_body(body, urls(five), colour)
+
+
 # --- replies that are lost ----------------------------------------------------------------------------------------------
 
 

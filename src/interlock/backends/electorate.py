@@ -75,15 +75,29 @@ class Electorate:
         return probe
 
     async def poll(
-        self, asked: Sequence[int], ask: Ask, count: Callable[[int, Any], bool], finish: bool = False
+        self,
+        asked: Sequence[int],
+        ask: Ask,
+        count: Callable[[int, Any], bool],
+        finish: bool = False,
+        enough: Callable[[], bool] | None = None,
     ) -> tuple[list[Vote], dict[int, Any]]:
-        """Ask them all at once and count until it is enough. What each had to say, and the answers and errors as they are."""
+        """Ask them all at once and count until it is enough. What each had to say, and the answers and errors as they are.
+
+        `enough` is looked at every now and then: True ends it although some have not answered.
+        """
         runtime = self._runtime
         began = runtime.now()
         answers: dict[int, Any] = {}
         latencies: dict[int, float] = {}
 
+        async def impatience(enough: Callable[[], bool]) -> None:
+            while not enough():
+                await runtime.sleep(max(SILENT, runtime.now() - began))
+
         def ended(place: int, outcome: Any) -> bool:
+            if place == len(asked):
+                return True
             index = asked[place]
             now = runtime.now()
             answers[index] = outcome
@@ -93,9 +107,12 @@ class Electorate:
                 health.failed(now, runtime.jitter())
             else:
                 health.answered()
-            return count(index, outcome)
+            return count(index, outcome) or len(answers) == len(asked)
 
-        await runtime.race([ask(self.nodes[index].member) for index in asked], ended, finish)
+        work = [ask(self.nodes[index].member) for index in asked]
+        if enough is not None:
+            work.append(impatience(enough))
+        await runtime.race(work, ended, finish)
         votes = [
             self._vote(index, index in asked, answers.get(index), latencies.get(index)) for index in range(len(self.nodes))
         ]

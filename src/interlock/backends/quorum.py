@@ -58,7 +58,9 @@ class QuorumBackend:
 
         self._remember(claim.token, asked, claim.ttl)
         self._asked.add(claim.token)
-        votes, answers = await self.electorate.poll(asked, lambda member: member.vote(claim, proposal, each), count)
+        votes, answers = await self.electorate.poll(
+            asked, lambda member: member.vote(claim, proposal, each), count, enough=lambda: tally.doubtful
+        )
         for index, answer in answers.items():
             if isinstance(answer, Unmarked):
                 self.electorate.suspect(index)

@@ -69,6 +69,14 @@ class Tally:
         return self.won or len(self.granted) + len(self._open) < self.needed
 
     @property
+    def doubtful(self) -> bool:
+        """A quorum has spoken, somebody else has a part, and only nodes that have not answered could still turn it.
+
+        Waiting for them would keep our part from everybody else as well: after a moment it is better to give up and ask again.
+        """
+        return not self.won and bool(self.refused) and len(self.granted) + len(self.refused) >= self.needed
+
+    @property
     def hopeless(self) -> bool:
         """Too few nodes say yes or no, or may still do so: it is not somebody else who has it, it is the nodes."""
         return len(self.granted) + len(self.refused) + len(self._open) < self.needed

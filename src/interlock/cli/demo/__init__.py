@@ -1,6 +1,9 @@
 """`interlock demo`: a shop that oversells without a lock and does not with one.
 
-    play     the story: three acts, the verdict, the code
+    play     the story: four acts, the verdict, the code
+    acts     what each act does, and how it is judged
+    stage    what every act needs, and a sale as it is watched
+    cluster  the five nodes of act three: one gets killed, one frozen
     crew     the worker processes, seen from the play
     worker   one worker process; the code that the demo shows at the end is the code that ran here
     shop     the shop's own database

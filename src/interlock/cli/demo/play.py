@@ -1,4 +1,4 @@
-"""`interlock demo`: three acts, the verdict, the code. Bounded in time, and nothing is left behind, Ctrl-C included."""
+"""`interlock demo`: four acts, the verdict, the code. Bounded in time, and nothing is left behind, Ctrl-C included."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ from typing import NoReturn
 from ...testing.nodes import Node, ServerMissing, find_valkey, start_nodes, stop_nodes
 from .. import exits
 from ..exits import complain
-from .acts import FEW, UMBRELLAS, Outcome, Stage, a_late_worker, with_a_lock, without_a_lock
+from .acts import FEW, a_late_worker, five_nodes, with_a_lock, without_a_lock
+from .cluster import Cluster
 from .crew import Crew, wait
-from .screen import Screen
+from .screen import WIDTH, Screen
+from .stage import UMBRELLAS, Outcome, Stage
 from .worker import shown_code
 
 WORKERS = 6
+NODES = 7  # one for act two, five for act three, one for act four
 START = 7.0  # seconds that the workers may take to start
 TOTAL = 18.0  # seconds in which the last act must have ended, however slow the machine
 
 _WORDS = """
+  client   Client("redis://...") for one node, Client([url, url, ...]) for five
   ttl      if its holder dies, the lock frees itself after so many seconds
   timeout  how long to wait for the lock before giving up
   fence    a number that grows with every grant. SEAL marks the stock with it;
@@ -38,7 +42,7 @@ A lock is for work that takes longer. Next: interlock --help
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play it. 0 when all three acts showed what they should, 1 when not, 69 when a package is missing."""
+    """Play it. 0 when all four acts showed what they should, 1 when not, 69 when a package is missing."""
     if arguments.url:
         return complain("the demo starts servers of its own and takes no --url", exits.USAGE)
     began = time.monotonic()
@@ -53,9 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
             stack.callback(screen.close)
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="interlock-demo-", ignore_cleanup_errors=True))
             screen.say(f"A small shop with {UMBRELLAS} umbrellas, and {WORKERS} processes that sell them all at once.")
-            screen.say("Starting the workers, and two Valkey servers for the locks ...")
+            screen.say(f"Starting the workers, and {NODES} Valkey servers for the locks ...")
             crew = stack.enter_context(Crew(WORKERS, directory))
-            nodes = start_nodes(2)
+            nodes = start_nodes(NODES)
             stack.callback(stop_nodes, nodes)
             import_module("redis.connection")  # the slow part of the first question to a server; the workers do it as well
             if not wait(crew.workers, START, lambda: None):
@@ -78,7 +82,12 @@ def _equipped() -> bool:
 
 def _play(stage: Stage, nodes: list[Node]) -> int:
     screen = stage.screen
-    first, second = nodes
+    single, fresh, *five = nodes
+    cluster = Cluster(five)
+
+    def judge(outcome: Outcome) -> Outcome:
+        screen.say(_wrapped(f"{outcome.verdict} {outcome.remark}", 2))
+        return outcome
 
     def title(act: str, *about: str) -> None:
         screen.say(f"\n{screen.paint(act, 'bold')}")
@@ -86,25 +95,37 @@ def _play(stage: Stage, nodes: list[Node]) -> int:
             screen.say(f"  {line}")
 
     title("ACT ONE: no lock", "Each worker reads the stock, checks the customer's card, writes stock - 1.")
-    one = without_a_lock(stage)
-    screen.say(f"  {one.verdict} {one.remark}")
-    title("ACT TWO: the same, one at a time", f"The lock is kept by a real Valkey {first.version} server on port {first.port}.")
-    two = with_a_lock(stage, first)
-    screen.say(f"  {two.verdict} {two.remark}")
+    one = judge(without_a_lock(stage))
     title(
-        "ACT THREE: a worker falls asleep with the lock in its hand",
-        f"A new shop with {FEW} umbrellas, and a second, fresh Valkey server on port {second.port}.",
+        "ACT TWO: the same, one at a time", f"The lock is kept by a real Valkey {single.version} server on port {single.port}."
     )
-    three = a_late_worker(stage, second)
-    return _verdict(screen, {"without a lock": one, "with the lock": two, "a late worker": three})
+    two = judge(with_a_lock(stage, single))
+    title(
+        "ACT THREE: five nodes, and two of them die",
+        "The lock is kept by five more Valkey servers: it is yours when three say so.",
+        "Amid the sale one of them is killed, another one frozen.",
+    )
+    three = judge(five_nodes(stage, cluster))
+    title(
+        "ACT FOUR: a worker falls asleep with the lock in its hand",
+        f"A new shop with {FEW} umbrellas, and another, fresh Valkey server on port {fresh.port}.",
+    )
+    four = a_late_worker(stage, fresh)
+    return _verdict(
+        screen,
+        {"without a lock": one, "with the lock": two, "five nodes, two of them dead": three, "a late worker": four},
+    )
 
 
 def _verdict(screen: Screen, outcomes: dict[str, Outcome]) -> int:
     screen.say(f"\n{screen.paint('VERDICT', 'bold')}")
+    width = max(map(len, outcomes)) + 1
     for who, outcome in outcomes.items():
         style = "red" if "OVERSOLD" in outcome.verdict else "green"
-        told = screen.paint(outcome.verdict, style) if outcome.shown else f"NOT SHOWN. {outcome.verdict} {outcome.remark}"
-        screen.say(f"  {who:<15} {told}")
+        told = screen.paint(outcome.verdict, style)
+        if not outcome.shown:
+            told = _wrapped(f"NOT SHOWN. {outcome.verdict} {outcome.remark}", width + 3).lstrip()
+        screen.say(f"  {who + ':':<{width}} {told}")
     if not all(outcome.shown for outcome in outcomes.values()):
         screen.say("\nThe demo did not show all that it should. The numbers are what really happened.")
         return exits.NOT_SHOWN
@@ -112,6 +133,10 @@ def _verdict(screen: Screen, outcomes: dict[str, Outcome]) -> int:
     screen.say(textwrap.indent(shown_code(), "  "))
     screen.say(_WORDS.rstrip())
     return exits.OK
+
+
+def _wrapped(text: str, indent: int) -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * indent)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from typing import TextIO
 
 from .shop import Books
@@ -15,6 +16,7 @@ from .shop import Books
 WIDTH = 78
 _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _BAR = 40  # cells
+_NARROW_BAR = 12
 _EVERY = 1.0  # seconds between two plain lines
 _FRAME = 0.07  # seconds between two pictures
 
@@ -61,9 +63,9 @@ class Screen:
         """The next note is due in a second, not at once."""
         self._noted = time.monotonic()
 
-    def note(self, text: str) -> None:
-        """Progress where there is no picture: at most one line a second."""
-        if not self.live and time.monotonic() - self._noted >= _EVERY:
+    def note(self, text: str, now: bool = False) -> None:
+        """Progress where there is no picture: at most one line a second, and events `now`."""
+        if not self.live and (now or time.monotonic() - self._noted >= _EVERY):
             self._noted = time.monotonic()
             self._write(text + "\n")
 
@@ -85,13 +87,19 @@ class Screen:
         self._out.flush()
 
 
-def sales(screen: Screen, books: Books, stock: int, workers: int, holder: int | None) -> list[str]:
-    """The picture of a sale: who sold how many, and whether that can be true."""
+def sales(screen: Screen, books: Books, stock: int, workers: int, holder: int | None, nodes: Sequence[str] = ()) -> list[str]:
+    """The picture of a sale: who sold how many, and whether that can be true; beside it what the `nodes` say."""
+    longest, has_it = (_NARROW_BAR, " < lock") if nodes else (_BAR, " < has the lock")
     lines = []
     for number in range(1, workers + 1):
         sold = books.by_worker.get(number, 0)
-        mark = screen.paint(" < has the lock", "bold", "yellow") if number == holder else ""
-        lines.append(f"  worker {number}  {sold:4}  {screen.bar(sold / 2, _BAR, 'cyan')}{mark}")
+        cells = min(sold / 2, longest)
+        mark = has_it if number == holder else ""
+        beside = ""
+        if number <= len(nodes):
+            beside = " " * (longest - round(cells) + len(has_it) - len(mark) + 2) + nodes[number - 1]
+        mark = screen.paint(mark, "bold", "yellow") if mark else ""
+        lines.append(f"  worker {number}  {sold:4}  {screen.bar(cells, _BAR, 'cyan')}{mark}{beside}")
     cells = 6  # for the stock: leaves room for six times as much
     scale = cells / stock
     more = books.sold - stock
