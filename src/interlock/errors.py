@@ -16,7 +16,7 @@ or a password.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = [
     "AcquireTimeout",
@@ -46,7 +46,17 @@ class Vote(NamedTuple):
 
 
 class InterlockError(Exception):
-    """The root of every error that this library raises on purpose."""
+    """The root of every error that this library raises on purpose. Can be pickled, so it gets out of a worker process."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive, (type(self), self.args), self.__dict__
+
+
+def _revive(kind: type[InterlockError], args: tuple[Any, ...]) -> InterlockError:
+    """An error without its `__init__`, whose keywords pickle cannot give; the attributes follow."""
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class NotAcquired(InterlockError):
@@ -86,9 +96,12 @@ class LeaseLost(InterlockError):
 
 
 class StaleFence(InterlockError):
-    """The resource has already been touched under a newer fence than yours: stop, you are the late one."""
+    """The resource has already been touched under a newer fence than yours: stop, you are the late one.
 
-    def __init__(self, message: str, *, fence: int, newest: int) -> None:
+    Yours to raise. `fence` is yours, `newest` the one that the resource has seen, if you know it.
+    """
+
+    def __init__(self, message: str, *, fence: int, newest: int | None = None) -> None:
         super().__init__(message)
         self.fence = fence
         self.newest = newest

@@ -81,6 +81,11 @@ def test_a_wrong_command_line(run: Run, arguments: list[str]) -> None:
     assert "--help" in done.stderr
 
 
+def test_a_wrong_command_line_points_to_the_help_of_its_verb(run: Run) -> None:
+    assert "unrecognized arguments: --josn. Try 'interlock status --help'" in run("status", "x", "--josn").stderr
+    assert "unrecognized arguments: --josn. Try 'interlock --help'" in run("--josn", "status", "x").stderr
+
+
 def test_no_verb_is_an_error_that_helps(run: Run) -> None:
     done = run()
     assert (done.returncode, done.stdout) == (64, "")

@@ -5,6 +5,8 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -92,7 +94,7 @@ def test_a_name_that_no_lock_can_have(run: Run, node: Node, name: str) -> None:
     assert_one_line(done)
 
 
-@pytest.mark.parametrize("bad", ["nonsense", "http://x", "redis://", "redis://h:notaport", "redis://a,redis://b"])
+@pytest.mark.parametrize("bad", ["nonsense", "http://x", "redis://", "redis://h:notaport", "redis://a,redis://a"])
 def test_a_url_that_cannot_work(run: Run, bad: str) -> None:
     done = run("status", "order:1", env={"INTERLOCK_URL": bad})
     assert done.returncode == 78
@@ -102,9 +104,56 @@ def test_a_url_that_cannot_work(run: Run, bad: str) -> None:
 def test_a_key_that_is_no_lock(run: Run, node: Node) -> None:
     node.command("RPUSH", "list", "x")
     done = run("status", "list", "--url", node.url, "--exit-code")
-    assert done.returncode not in (0, 1)
+    assert done.returncode == 78
     assert_one_line(done)
     assert "not a lock" in done.stderr
+    assert "78 wrong URL, or the key is not a lock" in run("status", "--help").stdout
+
+
+def test_there_is_nothing_to_see_in_the_memory_of_another_process(run: Run) -> None:
+    done = run("status", "order:1", "--url", "memory://x")
+    assert done.returncode == 78
+    assert_one_line(done)
+    assert "memory:// lives in one process" in done.stderr
+
+
+@pytest.mark.parametrize("url", ["", "sqlite:locks.db"])
+def test_looking_makes_no_file(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    env = {"HOME": str(tmp_path), "XDG_STATE_HOME": "", "INTERLOCK_URL": url}
+    done = run("status", "order:1", "--exit-code", env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"store  sqlite://{tmp_path}/" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_is_not_the_usual_one_is_named_and_warned_of_in_one_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / ".local").write_text("in the way")
+    env = {"HOME": str(tmp_path), "XDG_STATE_HOME": "", "XDG_RUNTIME_DIR": str(tmp_path / "run")}
+    done = run("status", "order:1", env=env)
+    assert done.returncode == 0
+    assert done.stdout == f"order:1 is free\n  store  sqlite://{tmp_path}/run/interlock/locks.db\n"
+    assert done.stderr.startswith(f"interlock: interlock keeps its locks in {tmp_path}/run/interlock/locks.db, because")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_nodes_of_a_quorum(run: Run, make_nodes: Callable[..., list[Node]]) -> None:
+    nodes = make_nodes(3)
+    url = ",".join(node.url for node in nodes)
+    assert "votes" in json.loads(run("status", "order:1", "--json", "--url", url).stdout)
+    with Holder(url, "order:1") as holder:
+        nodes[1].kill()
+        text = run("status", "order:1", "--url", url)
+        facts = json.loads(run("status", "order:1", "--json", "--url", url).stdout)
+        nodes[1].start()
+    assert text.stdout.startswith("order:1 is held by ")
+    store, *lines = text.stdout.splitlines()[4:]
+    assert "quorum of 3" in store
+    assert [line.split()[:2] for line in lines] == [[n.url, "refused" if n is nodes[1] else "held"] for n in nodes]
+    assert [(vote["node"], vote["verdict"]) for vote in facts["votes"]] == [tuple(line.split()[:2]) for line in lines]
+    assert str(holder.pid) in facts["votes"][0]["detail"]
+    assert (facts["held"], facts["fence"]) == (True, holder.fence)
 
 
 @pytest.mark.parametrize("options", [[], ["--json"], ["--exit-code"]])

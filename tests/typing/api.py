@@ -180,7 +180,7 @@ def errors(client: Client) -> None:
         assert_type(error.reason, str)
     except StaleFence as error:
         assert_type(error.fence, int)
-        assert_type(error.newest, int)
+        assert_type(error.newest, int | None)
     except NoQuorum as error:
         assert_type(error.backend, str)
     except Unavailable as error:

@@ -107,8 +107,10 @@ class Client:
 
     `url` is a URL ("redis://…", "rediss://…", "unix://…", "valkey://…", "sqlite:///path", "memory://") or a client object of
     redis-py or valkey-py; without it INTERLOCK_URL decides, and without that an SQLite file of this user. `ttl`, `timeout` and
-    `renew` are the defaults of its locks, `request_timeout` bounds each question to the store. Connects at the first use.
-    Raises UsageError for settings that cannot work.
+    `renew` are the defaults of its locks, `request_timeout` bounds each question to the store; durations are seconds, or a
+    timedelta. Connects at the first use. Raises UsageError for settings that cannot work.
+
+    In a coroutine use AsyncClient: Client would stop the event loop, and with it the task that holds the lock.
     """
 
     def __init__(
@@ -140,8 +142,10 @@ class Client:
     ) -> Lock:
         """The lock called `name`. Asks no store.
 
-        `ttl` is how long the store keeps it if you vanish, `timeout` how long you are ready to wait for it. Raises UsageError
-        for a name or a duration that cannot be used, Unsupported for `renew=True`, which this version does not have.
+        `ttl` is how many seconds the store keeps it if you vanish, by default the client's: 10. `timeout` is how many seconds
+        you are ready to wait for it, by default the client's: None, for ever. Not re-entrant: to acquire a name that you hold
+        is to wait for yourself. Raises UsageError for a name or a duration that cannot be used, Unsupported for `renew=True`,
+        which this version does not have.
         """
         return Lock(self._site, name, self._options.but(ttl, timeout, renew))
 

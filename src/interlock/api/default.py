@@ -22,7 +22,8 @@ def lock(
 ) -> Lock:
     """The lock called `name` on the default client: INTERLOCK_URL, else an SQLite file of this user on this host.
 
-    The client is made at the first call and closed when the interpreter ends. Raises as `Client` and `Client.lock` do.
+    `ttl` (10) and `timeout` (None: for ever) are seconds. The client is made at the first call and closed when the interpreter
+    ends. Raises as `Client` and `Client.lock` do.
     """
     global _client  # noqa: PLW0603 - one per process is the point
     with _guard:

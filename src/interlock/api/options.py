@@ -11,7 +11,7 @@ from ..core import checks
 from ..core.checks import Duration
 from ..errors import Unsupported, UsageError
 
-_NEXT_URL = re.compile(r"\s*,\s*(?=[a-z][a-z0-9+]*:)", re.IGNORECASE)  # a comma may also stand in a password
+_NEXT_URL = re.compile(r"\s*,\s*(?=[a-z][a-z0-9+.-]*:)", re.IGNORECASE)  # a comma may also stand in a password
 URL_VARIABLE = "INTERLOCK_URL"
 
 

@@ -11,19 +11,19 @@ import sys
 from importlib import import_module
 
 from .. import __version__
-from ..errors import InterlockError, Unavailable
 from . import exits
 from .exits import complain
 
 TYPE_CHECKING = False  # as in `interlock`: importing `typing` would be a tenth of the start
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
 _VERBS = {"status": ".status", "demo": ".demo.play"}
 _CODES = """\
 exit codes:
-  0 done   64 wrong command line   69 the store does not answer   78 wrong URL
+  0 done   64 wrong command line   69 the store does not answer
+  78 wrong URL, or the key is not a lock
 """
 _STORE = """\
 the store:
@@ -35,7 +35,7 @@ the store:
 """
 _MAIN = f"""\
 examples:
-  interlock demo                       see what a lock is for, in 15 seconds
+  interlock demo                       see what a lock is for, in 10 seconds
   interlock status order:123           who holds the lock order:123?
   INTERLOCK_URL=redis://cache:6379 interlock status order:123 --json
 
@@ -58,6 +58,8 @@ the JSON object:
   fence      the number of this grant, greater than all before it, or null:
              unknown
   store      the address, without secrets
+  votes      only for a quorum: what each node says, as objects with node,
+             verdict, latency (seconds, or null) and detail
 
 {_STORE}
 {_CODES}"""
@@ -66,7 +68,7 @@ example:
   interlock demo
 
 Starts two real Valkey servers and six worker processes on this machine, for
-about 15 seconds. The workers sell umbrellas from one small shop: first without
+about 10 seconds. The workers sell umbrellas from one small shop: first without
 a lock, then with one; then one of them falls asleep with the lock in its hand.
 All numbers are read from the shop's database. Nothing is left behind. When the
 output is not a terminal, it is plain text.
@@ -109,6 +111,8 @@ def _command(argv: Sequence[str] | None) -> int:
     if arguments.verb == "version":
         print(f"interlock {__version__}")
         return exits.OK
+    from ..errors import InterlockError, Unavailable
+
     try:
         run = import_module(_VERBS[arguments.verb], __package__).run
         code: int = run(arguments)
@@ -121,6 +125,13 @@ def _command(argv: Sequence[str] | None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     """argparse with one line instead of two and with the exit code that flock and sysexits use."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As always, but what is left over is an error here, where the verb is known, and not in the parser of all verbs."""
+        known, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return known, rest
 
     def error(self, message: str) -> NoReturn:
         sys.exit(complain(f"{message}. Try '{self.prog} --help'", exits.USAGE))
@@ -143,11 +154,11 @@ def _parser() -> argparse.ArgumentParser:
     status = verbs.add_parser("status", help=say, description=f"Show {say}.", epilog=_STATUS, formatter_class=raw)
     status.add_argument("name", metavar="NAME", help="the name of the lock, as in client.lock(NAME)")
     status.add_argument("--json", action="store_true", help="print one JSON object")
-    status.add_argument("--exit-code", action="store_true", help="exit 0 if free, 1 if held, 69 if that cannot be told")
+    status.add_argument("--exit-code", action="store_true", help="0 free, 1 held, anything else: cannot be told")
     # After the verb as well; SUPPRESS keeps an absent one from wiping out the one before the verb.
     status.add_argument("--url", metavar="URL", default=argparse.SUPPRESS, help="where the locks are kept; else INTERLOCK_URL")
 
-    say = "see what a lock is for, in 15 seconds"
+    say = "see what a lock is for, in 10 seconds"
     verbs.add_parser("demo", help=say, description=f"{say.capitalize()}.", epilog=_DEMO, formatter_class=raw)
 
     say = "print the version of interlock"

@@ -4,48 +4,69 @@ from __future__ import annotations
 
 import argparse
 import json
+import warnings
 
 from ..api.client import Client
 from ..core import checks
 from ..core.claim import Entry
-from ..errors import UsageError
+from ..core.quorum import table
+from ..errors import UsageError, Vote
 from . import exits
 from .exits import complain
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask the store once and print what it says. Takes nothing and changes nothing.
+    """Ask the store once and print what it says. Takes nothing, changes nothing and makes no file.
 
-    64 for a name that no lock can have. Raises Unavailable when the store does not answer, UsageError for a wrong URL.
+    64 for a name that no lock can have. Raises Unavailable when the store does not answer, UsageError for a wrong URL or a
+    key that is not a lock.
     """
     try:
         name = checks.name(arguments.name)
     except UsageError as error:
         return complain(str(error), exits.USAGE)
-    with Client(arguments.url) as client:
-        entry, store = client.inspect(name), client.address
+    with warnings.catch_warnings():
+        warnings.showwarning = _in_one_line
+        entry, store = _ask(arguments.url, name)
     print(as_json(entry, store) if arguments.json else as_text(entry, store))
     return exits.HELD if arguments.exit_code and entry.held else exits.OK
 
 
+def _in_one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: object = None, line: object = None
+) -> None:
+    """For `warnings.showwarning`: our own words, without a line of code that is nobody's fault."""
+    complain(str(message), exits.OK)
+
+
+def _ask(url: str | None, name: str) -> tuple[Entry, str]:
+    with Client(url) as client:
+        if client.address.startswith("memory:"):
+            raise UsageError("memory:// lives in one process; there is nothing to look at from here")
+        return client.inspect(name), client.address
+
+
 def as_json(entry: Entry, store: str) -> str:
     """One JSON object in one line of ASCII."""
-    return json.dumps(
-        {
-            "name": entry.name,
-            "held": entry.held,
-            "owner": entry.owner or None,
-            "remaining": round(entry.remaining, 3) if entry.held and entry.remaining is not None else None,
-            "fence": entry.fence if entry.held else None,
-            "store": store,
-        }
-    )
+    facts: dict[str, object] = {
+        "name": entry.name,
+        "held": entry.held,
+        "owner": entry.owner or None,
+        "remaining": round(entry.remaining, 3) if entry.held and entry.remaining is not None else None,
+        "fence": entry.fence if entry.held else None,
+        "store": store,
+    }
+    if entry.votes:
+        facts["votes"] = [vote._asdict() for vote in map(_rounded, entry.votes)]
+    return json.dumps(facts)
 
 
 def as_text(entry: Entry, store: str) -> str:
-    """A sentence, then the details."""
+    """A sentence, then the details, then what each node of a quorum says."""
+    votes = [vote._replace(detail=_readable(vote.detail)) for vote in entry.votes]
+    nodes = f"\n{table(votes)}" if votes else ""
     if not entry.held:
-        return f"{entry.name} is free\n  store  {store}"
+        return f"{entry.name} is free\n  store  {store}{nodes}"
     foreign = not entry.owner and entry.fence is None
     holder = "a client that is not interlock" if foreign else _readable(entry.owner) or "an unnamed client"
     lines = [f"{entry.name} is held by {holder}"]
@@ -59,7 +80,11 @@ def as_text(entry: Entry, store: str) -> str:
     if entry.fence is not None:
         lines.append(f"  fence  {entry.fence}")
     lines.append(f"  store  {store}")
-    return "\n".join(lines)
+    return "\n".join(lines) + nodes
+
+
+def _rounded(vote: Vote) -> Vote:
+    return vote if vote.latency is None else vote._replace(latency=round(vote.latency, 6))
 
 
 def _readable(text: str) -> str:
