@@ -1,5 +1,5 @@
 # The commands of the project. `make demo` and `make test` set up everything they need in this directory.
-#   make demo    real nodes, worker processes, with and without the lock: 20 seconds
+#   make demo    real nodes, worker processes, with and without the lock, nodes that die: 15 seconds
 #   make test    the whole suite on real servers
 #   make check   lint, format, types, build
 #   make bench   how far from the floor, in ratios

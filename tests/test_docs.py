@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent, indent
 
@@ -37,10 +38,14 @@ def blocks(document: str | Path, language: str = "python") -> list[str]:
     return [dedent(block) for block in re.findall(rf"^ *```{language}\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE)]
 
 
-def run(code: str, home: Path, server: Node, fence: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run an example as a program of its own, on this server and in this home."""
+def run(code: str, home: Path, server: Node, fence: int = 0, quorum: tuple[Node, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run an example as a program of its own, on these servers and in this home."""
     assert SERVER in code
-    script = AROUND.format(fence=fence, body=indent(code.replace(SERVER, server.url), "    "))
+    code = code.replace(SERVER, server.url)
+    for name, node in zip("abc", quorum, strict=False):
+        assert f"redis://{name}:6379" in code
+        code = code.replace(f"redis://{name}:6379", node.url)
+    script = AROUND.format(fence=fence, body=indent(code, "    "))
     env = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": str(Path(interlock.__file__).parents[1])}
     command = [sys.executable, "-W", "error", "-c", script]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -52,8 +57,8 @@ def test_the_examples_compile(document: Path) -> None:
         compile(block, str(document), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-def test_the_readme_runs(tmp_path: Path, valkey_node: Node) -> None:
-    done = run("\n".join(blocks("README.md")), tmp_path, valkey_node)
+def test_the_readme_runs(tmp_path: Path, valkey_node: Node, make_nodes: Callable[[int], list[Node]]) -> None:
+    done = run("\n".join(blocks("README.md")), tmp_path, valkey_node, quorum=tuple(make_nodes(3)))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (tmp_path / ".local/state/interlock/locks.db").exists(), "where the lock without set-up is kept"
 

@@ -105,10 +105,11 @@ class Lock:
 class Client:
     """A set of locks on one store. Owns the connections; close it, or use it in a `with` block.
 
-    `url` is a URL ("redis://…", "rediss://…", "unix://…", "valkey://…", "sqlite:///path", "memory://") or a client object of
-    redis-py or valkey-py; without it INTERLOCK_URL decides, and without that an SQLite file of this user. `ttl`, `timeout` and
-    `renew` are the defaults of its locks, `request_timeout` bounds each question to the store; durations are seconds, or a
-    timedelta. Connects at the first use. Raises UsageError for settings that cannot work.
+    `url` is a URL ("redis://…", "rediss://…", "unix://…", "valkey://…", "sqlite:///path", "memory://"), a client object of
+    redis-py or valkey-py, or a list of these: a quorum of independent nodes (Redlock). Without it INTERLOCK_URL decides, and
+    without that an SQLite file of this user. `ttl`, `timeout` and `renew` are the defaults of its locks; `request_timeout`
+    bounds each question to a node (1 s unless given), `drift` is the share by which clocks may run apart. Durations are
+    seconds, or a timedelta. Connects at the first use. Raises UsageError for settings that cannot work.
 
     In a coroutine use AsyncClient: Client would stop the event loop, and with it the task that holds the lock.
     """
@@ -120,12 +121,15 @@ class Client:
         ttl: Duration = 10.0,
         timeout: Duration | None = None,
         renew: bool = False,
-        request_timeout: Duration = 1.0,
+        request_timeout: Duration | Unset = UNSET,
+        drift: float = 0.01,
     ) -> None:
-        self._options = Options.checked(ttl, timeout, renew)
         runtime = BlockingRuntime()
-        bound = checks.request_timeout(request_timeout)
-        self._site = Site(open_backend(where(url), runtime), runtime, bound)
+        nodes = where(url)
+        bound = checks.request_timeout(1.0 if request_timeout is UNSET else request_timeout)
+        given = request_timeout is not UNSET and isinstance(nodes, list | tuple)
+        self._options = Options.checked(ttl, timeout, renew, drift, bound if given else 0.0)
+        self._site = Site(open_backend(nodes, runtime), runtime, bound, self._options.drift)
 
     @property
     def address(self) -> str:
@@ -162,7 +166,7 @@ class Client:
         `@client.locked("order:{order_id}")` locks per order. A call raises what acquiring and leaving a `with` block raise.
         Raises UsageError at decoration for a template that does not fit the function, or a function of the other colour.
         """
-        from .template import check_template, name_maker  # lazily: `inspect` is a third of the import time
+        from .template import check_template, finished, name_maker  # lazily: `inspect` is a third of the import time
 
         check_template(name)
         options = self._options.but(ttl, timeout, renew)
@@ -173,7 +177,7 @@ class Client:
             @wraps(function)
             def under_lock(*args: P.args, **kwargs: P.kwargs) -> R:
                 with Lock(self._site, make(args, kwargs), options):
-                    return function(*args, **kwargs)
+                    return finished(function(*args, **kwargs))
 
             return under_lock
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 
 from ..core.checks import Duration
@@ -10,6 +11,16 @@ from .client import Client, Lock
 from .options import UNSET, Unset
 
 _guard = threading.Lock()
+
+
+def _after_fork() -> None:
+    """A child must not inherit the lock while another thread of the parent has it."""
+    global _guard  # noqa: PLW0603
+    _guard = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
 _client: Client | None = None
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from ..core import checks
 from ..core.checks import Duration
+from ..core.lease import DRIFT_RATE
 from ..errors import Unsupported, UsageError
 
 _NEXT_URL = re.compile(r"\s*,\s*(?=[a-z][a-z0-9+.-]*:)", re.IGNORECASE)  # a comma may also stand in a password
@@ -32,21 +33,34 @@ class Options(NamedTuple):
 
     ttl: float
     timeout: float | None
+    drift: float = DRIFT_RATE
+    floor: float = 0.0  # a ttl must be longer: the time that a quorum's nodes were given to answer, if it was given
 
     @classmethod
-    def checked(cls, ttl: Duration, timeout: Duration | None, renew: bool) -> Options:
+    def checked(cls, ttl: Duration, timeout: Duration | None, renew: bool, drift: float, floor: float) -> Options:
         """Raises UsageError on values out of range, Unsupported for `renew=True`."""
         _check_renew(renew)
-        return cls(checks.ttl(ttl), checks.timeout(timeout))
+        rate = checks.drift_rate(drift)
+        return cls(_checked_ttl(ttl, rate, floor), checks.timeout(timeout), rate, floor)
 
     def but(self, ttl: Duration | Unset, timeout: Duration | Unset | None, renew: bool | Unset) -> Options:
         """These, with what was given put in. Raises as `checked` does."""
         if renew is not UNSET:
             _check_renew(renew)
-        return Options(
-            self.ttl if ttl is UNSET else checks.ttl(ttl),
-            self.timeout if timeout is UNSET else checks.timeout(timeout),
+        return self._replace(
+            ttl=self.ttl if ttl is UNSET else _checked_ttl(ttl, self.drift, self.floor),
+            timeout=self.timeout if timeout is UNSET else checks.timeout(timeout),
         )
+
+
+def _checked_ttl(value: Duration, rate: float, floor: float) -> float:
+    number = checks.ttl(value, rate)
+    if number <= floor:
+        raise UsageError(
+            f"ttl={number:g} s is no longer than the request_timeout of {floor:g} s that each node of the quorum was given: a "
+            "grant could be over before it is complete; nothing was written. Use a longer ttl or a shorter request_timeout"
+        )
+    return number
 
 
 def _check_renew(renew: object) -> None:

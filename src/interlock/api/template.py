@@ -6,11 +6,12 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from string import Formatter
-from typing import Any
+from typing import Any, TypeVar
 
 from ..core import checks
 from ..errors import UsageError
 
+R = TypeVar("R")
 NameMaker = Callable[[tuple[Any, ...], dict[str, Any]], str]
 
 
@@ -21,6 +22,16 @@ def check_template(template: object) -> None:
     """Raises UsageError for what cannot be a template, such as the function when the parentheses were forgotten."""
     if not isinstance(template, str):
         raise UsageError("locked() takes the lock's name: write @client.locked('order:{order_id}') above the function")
+
+
+def finished(result: R) -> R:
+    """The result of a decorated call. Raises UsageError if it is work that has not run yet: it would run without the lock."""
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+        result.close()
+        raise UsageError(
+            "the decorated function returned a coroutine or a generator, which would run after the lock is released"
+        )
+    return result
 
 
 def name_maker(template: str, function: Callable[..., Any], colour: str) -> NameMaker:

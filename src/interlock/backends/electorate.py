@@ -17,9 +17,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from ..core import fence as fences
-from ..core.claim import Entry, Gone, Granted, Refused, Unmarked
 from ..core.lease import drift
-from ..core.quorum import SILENT, Health, Quarantine, Roll, missing_at_birth, reseed, table, votes_needed
+from ..core.quorum import SILENT, Health, Quarantine, Roll, missing_at_birth, reseed, table, verdict_of, votes_needed
 from ..errors import InterlockError, NoQuorum, Unavailable, UsageError, Vote
 from ..runtime.base import Runtime
 from .port import Member, Standing
@@ -120,7 +119,7 @@ class Electorate:
 
     def _vote(self, index: int, asked: bool, outcome: object, latency: float | None) -> Vote:
         node = self.nodes[index]
-        verdict, detail = _verdict(outcome)
+        verdict, detail = verdict_of(outcome)
         if node.quarantine is not None:
             left = node.quarantine.until - self._runtime.now()
             verdict, detail = "quarantined", f"lost its memory; votes again in {max(left, 0):.1f} s at the earliest"
@@ -278,28 +277,3 @@ class Electorate:
         said = tuple(votes)
         text = f"{what}: {self.needed} of {len(self.nodes)} nodes must answer.\n{table(said)}\n"
         return NoQuorum(text, backend=self._address, votes=said)
-
-
-def _verdict(outcome: object) -> tuple[str, str]:
-    """An answer or an error, as a word and a detail."""
-    match outcome:
-        case None:
-            return "late", ""
-        case Granted():
-            return "granted", ""
-        case Refused(after, owner):
-            end = "with no expiry" if after is None else f"until {after:.1f} s from now"
-            return "held", f"{end}{' by ' + owner if owner else ''}"
-        case Entry(held=True, owner=owner, remaining=left):
-            return "held", f"{owner or 'a foreign client'}, {'no expiry' if left is None else f'{left:.1f} s left'}"
-        case Entry():
-            return "free", ""
-        case Unmarked():
-            return "quarantined", "lost its memory"
-        case Gone(taken):
-            return "gone", "somebody else holds it" if taken else ""
-        case Unavailable(cause=cause):
-            return cause, ""
-        case BaseException():
-            return "error", str(outcome)
-    return "answered", ""

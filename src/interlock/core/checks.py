@@ -11,7 +11,7 @@ import math
 from datetime import timedelta
 
 from ..errors import UsageError
-from .lease import drift
+from .lease import DRIFT_RATE, drift
 
 MAX_NAME_BYTES = 512
 MIN_TTL = 0.01
@@ -101,10 +101,10 @@ def seconds(value: Duration, what: str) -> float:
     return number
 
 
-def ttl(value: Duration) -> float:
-    """How long a store keeps an unrenewed lease. Raises UsageError outside 10 ms … 7 days."""
+def ttl(value: Duration, rate: float = DRIFT_RATE) -> float:
+    """How long a store keeps an unrenewed lease. Raises UsageError outside 10 ms … 7 days, or if the drift eats half of it."""
     number = seconds(value, "ttl")
-    if number < MIN_TTL or number <= 2 * drift(number):
+    if number < MIN_TTL or number <= 2 * drift(number, rate):
         raise UsageError(
             f"ttl={number:g} s is too short: a lease must outlast a round trip and the clock allowance, so at least "
             f"{MIN_TTL:g} s; nothing was written. ttl is how long the store keeps the lock if you vanish"
@@ -137,3 +137,10 @@ def request_timeout(value: Duration) -> float:
     if not 0.001 <= number <= 60:
         raise UsageError(f"request_timeout={number:g} must lie between 0.001 and 60: it is in seconds; nothing was written")
     return number
+
+
+def drift_rate(value: object) -> float:
+    """By which share clocks may run apart. Raises UsageError outside 0 … 0.4."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 0.4:
+        raise UsageError(f"drift is the share by which clocks may run apart, from 0 to 0.4, as in 0.01; not {value!r}")
+    return float(value)

@@ -16,14 +16,14 @@ DRIFT_FLOOR = 0.002  # two milliseconds: the granularity of expiry in Redis, twi
 HELD, LOST, RELEASED = "held", "lost", "released"
 
 
-def drift(ttl: float) -> float:
+def drift(ttl: float, rate: float = DRIFT_RATE) -> float:
     """How much of a ttl is given up to clocks that disagree."""
-    return ttl * DRIFT_RATE + DRIFT_FLOOR
+    return ttl * rate + DRIFT_FLOOR
 
 
-def deadline(sent_at: float, ttl: float) -> float:
+def deadline(sent_at: float, ttl: float, rate: float = DRIFT_RATE) -> float:
     """When to stop believing in a grant of `ttl` that was asked for at `sent_at`."""
-    return sent_at + ttl - drift(ttl)
+    return sent_at + ttl - drift(ttl, rate)
 
 
 class Hold:
@@ -32,14 +32,28 @@ class Hold:
     Once lost or released it never comes back.
     """
 
-    __slots__ = ("_floor", "_flying", "deadline", "fence", "gone", "leaving", "name", "released", "token", "ttl", "unsure")
+    __slots__ = (
+        "_floor",
+        "_flying",
+        "_rate",
+        "deadline",
+        "fence",
+        "gone",
+        "leaving",
+        "name",
+        "released",
+        "token",
+        "ttl",
+        "unsure",
+    )
 
-    def __init__(self, name: str, token: str, ttl: float, fence: int, deadline: float) -> None:
+    def __init__(self, name: str, token: str, ttl: float, fence: int, deadline: float, rate: float = DRIFT_RATE) -> None:
         self.name = name
         self.token = token
         self.ttl = ttl
         self.fence = fence
         self.deadline = deadline
+        self._rate = rate
         self.gone = ""  # the reason, once the store has said that the token holds nothing
         self.released = False
         self.leaving = False  # a release went out: from then on somebody else may have it
@@ -81,14 +95,15 @@ class Hold:
         """It is answered, or given up."""
         self._flying.remove(flight)
 
-    def renewed(self, sent_at: float, ttl: float, flight: list[float]) -> None:
+    def renewed(self, sent_at: float, ttl: float, flight: list[float] | None = None) -> None:
         """The store confirmed `ttl` for a request sent at `sent_at`."""
+        believed = ttl if flight is None else min(ttl, flight[0])
         self.ttl = ttl
         self.unsure = False
-        self.deadline = deadline(sent_at, min(ttl, flight[0]))
+        self.deadline = deadline(sent_at, believed, self._rate)
 
     def unconfirmed(self, sent_at: float, ttl: float) -> None:
         """An extend went out and its answer was lost: believe the earlier of the two ends."""
         self.unsure = True
         self._floor = min(self._floor, ttl)
-        self.deadline = min(self.deadline, deadline(sent_at, ttl))
+        self.deadline = min(self.deadline, deadline(sent_at, ttl, self._rate))

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..errors import Vote
-from .claim import Granted, Refused
+from ..errors import Unavailable, Vote
+from .claim import Entry, Gone, Granted, Refused, Unmarked
 
 HIGH_STEP = 1 << 22  # about a second of fences: how coarsely a node notes the highest it ever stored
 FIRST_REST, LONGEST_REST = 0.1, 2.0  # how long a node that failed is left alone
@@ -163,3 +163,28 @@ def _line(vote: Vote) -> str:
     took = "" if vote.latency is None else f" after {vote.latency * 1000:.1f} ms"
     detail = f" ({vote.detail})" if vote.detail else ""
     return f"{vote.verdict}{took}{detail}"
+
+
+def verdict_of(outcome: object) -> tuple[str, str]:
+    """An answer or an error, as a word and a detail."""
+    match outcome:
+        case None:
+            return "late", ""
+        case Granted():
+            return "granted", ""
+        case Refused(after, owner):
+            end = "with no expiry" if after is None else f"until {after:.1f} s from now"
+            return "held", f"{end}{' by ' + owner if owner else ''}"
+        case Entry(held=True, owner=owner, remaining=left):
+            return "held", f"{owner or 'a foreign client'}, {'no expiry' if left is None else f'{left:.1f} s left'}"
+        case Entry():
+            return "free", ""
+        case Unmarked():
+            return "quarantined", "lost its memory"
+        case Gone(taken):
+            return "gone", "somebody else holds it" if taken else ""
+        case Unavailable(cause=cause):
+            return cause, ""
+        case BaseException():
+            return "error", str(outcome)
+    return "answered", ""

@@ -67,10 +67,10 @@ async def _ask(site: Site, claim: Claim) -> Hold | Refused:
 
 async def _believed(site: Site, claim: Claim, granted: Granted, sent_at: float) -> Hold:
     """The hold that a grant gives, if the grant can still be believed."""
-    until = deadline(sent_at, granted.ttl)
+    until = deadline(sent_at, granted.ttl, site.drift)
     now = site.runtime.now()
     if now < until:
-        return Hold(claim.name, claim.token, granted.ttl, granted.fence, until)
+        return Hold(claim.name, claim.token, granted.ttl, granted.fence, until, site.drift)
     error = Unavailable(
         f"{site.backend.address} granted '{claim.name}' after {now - sent_at:.3f} s, too late for a ttl of {claim.ttl:g} s. "
         "Use a longer ttl, or look at what is slow: the store, the network or this process",

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from ..backends.port import Backend
+from ..core.lease import DRIFT_RATE
 from ..errors import InterlockError, Unavailable
 from ..runtime.base import Runtime
 
@@ -24,6 +25,7 @@ class Site(NamedTuple):
     backend: Backend
     runtime: Runtime
     request_timeout: float
+    drift: float = DRIFT_RATE
 
     def within(self, ttl: float) -> float:
         """How long a question about a lease of `ttl` may take: an answer later than the ttl is of no use."""

@@ -11,109 +11,20 @@ Rules of the file
 from __future__ import annotations
 
 import os
-import select
 import threading
-from errno import ECONNRESET
 from math import inf
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from ...errors import Unavailable, UsageError
 from ...runtime.base import now
-from ...runtime.blocking import Wait
 from .backend import Undo
 from .connect import Recipe
-from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
+from .resp import ProtocolError, Reply
+from .wire import Late, Wire
 
 MAX_IDLE = 32
 CROWD = 16  # connections that wait for a node; with more of them it counts as silent, however short they have waited
 OVERDUE = 5.0  # seconds after which an answer that nobody waits for is not expected any more
-
-
-class _Late(Exception):
-    """Our own time-out, told from one that a signal handler raises."""
-
-
-class Wire:
-    """One connection. `owed` counts the replies that are still to come."""
-
-    __slots__ = ("_again", "_connection", "_parser", "_sock", "dead", "forgetful", "owed", "torn")
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection  # kept: it closes the socket when it is collected
-        self._sock = connection._sock
-        self._sock.settimeout(0)
-        self._parser = Parser()
-        self._again: tuple[type[BaseException], ...] = (BlockingIOError,)
-        if hasattr(self._sock, "pending"):
-            import ssl
-
-            self._again = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-        self.owed = 0
-        self.dead = False
-        self.torn = False
-        self.forgetful = False  # an error came that nobody read: the node may have lost its scripts
-
-    def readable(self) -> bool:
-        """Whether something has come in: a reply, or the peer's goodbye."""
-        poll = select.poll()
-        poll.register(self._sock.fileno(), select.POLLIN)
-        return bool(poll.poll(0))
-
-    def send(self, request: bytes, until: float) -> None:
-        """Put a request on the wire. From here on its reply is owed. Raises OSError when the peer is gone."""
-        self.owed += 1
-        self.torn = True  # until all of it is out: nothing may follow half a request
-        view = memoryview(request)
-        while view:
-            try:
-                view = view[self._sock.send(view) :]
-            except self._again:
-                poll = select.poll()
-                poll.register(self._sock.fileno(), select.POLLOUT)
-                if not poll.poll(max(0.0, until - now()) * 1000):
-                    raise _Late from None
-        self.torn = False
-
-    async def reply(self, mark: bytes, until: float) -> Reply:
-        """The reply to the last request; those owed before it are dropped. Raises OSError, _Late, ProtocolError."""
-        while True:
-            reply = self._parser.next()
-            if reply is INCOMPLETE:
-                pending = getattr(self._sock, "pending", None)
-                if not (pending and pending()) and not await Wait(self._sock.fileno(), until):
-                    raise _Late
-                self._read()
-                continue
-            self.owed -= 1
-            # Replies come in order: with ours here, an older one that is still missing will never come.
-            if answers(cast(Reply, reply), mark) or (isinstance(reply, ErrorReply) and self.owed == 0):
-                self.owed = 0
-                return cast(Reply, reply)
-            self.forgetful |= isinstance(reply, ErrorReply)
-            if self.owed == 0:
-                raise ProtocolError("the reply belongs to another request")
-
-    def drain(self) -> None:
-        """Take in what has come, without waiting. Raises OSError, ProtocolError."""
-        while self.owed and self.readable():
-            self._read()
-            while self.owed and (reply := self._parser.next()) is not INCOMPLETE:
-                self.owed -= 1
-                self.forgetful |= isinstance(reply, ErrorReply)
-
-    def _read(self) -> None:
-        try:
-            data = self._sock.recv(65_536)
-        except self._again:
-            return
-        if not data:
-            raise ConnectionResetError(ECONNRESET, "the peer closed the connection")
-        self._parser.feed(data)
-
-    def close(self) -> None:
-        """Close it. What was sent before still reaches the peer."""
-        self.dead = True
-        self._sock.close()
 
 
 class Parked(NamedTuple):
@@ -258,7 +169,7 @@ class BlockingTransport:
             if token:
                 with self._guard:
                     self._parked[token] = Parked(None if wire.dead else wire, now(), undo)
-            if broken or isinstance(error, _Late):
+            if broken or isinstance(error, Late):
                 raise self._broken(error) from error
             raise
 
@@ -303,14 +214,14 @@ class BlockingTransport:
                 return False
             if parked.undo is not None:
                 wire.send(parked.undo(), now())
-        except (OSError, ProtocolError, _Late):
+        except (OSError, ProtocolError, Late):
             pass
         wire.close()
         return True
 
     def _broken(self, error: BaseException) -> Unavailable:
         where = self._recipe.address
-        if isinstance(error, _Late):
+        if isinstance(error, Late):
             text = f"{where} did not answer in time: is it overloaded, frozen or cut off?"
             return Unavailable(text, backend=where, cause="timeout")
         said = str(error) or type(error).__name__
