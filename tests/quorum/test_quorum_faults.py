@@ -310,6 +310,47 @@ def test_status_shows_the_nodes(five: list[Node], colour: str) -> None:
     run_body(body, urls(five), colour)
 
 
+def test_status_and_the_log_say_which_node_waits_and_for_how_long(
+    five: list[Node], colour: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        async with client.lock("x", ttl=30):
+            five[3].restart(empty=True)
+            stranger = await kit.client().inspect("x")  # as `interlock status` does: a client that has just come
+            assert stranger.held
+            assert stranger.votes[3].verdict == "quarantined"
+            assert "waited 30.3 s" in stranger.votes[3].detail
+            for _ in range(20):  # until its vote has been heard: it may be late
+                await client.lock("y", ttl=5).try_acquire()
+                if caplog.records:
+                    break
+                await kit.sleep(0.02)
+            (record,) = caplog.records
+            assert record.event == "quarantined"  # type: ignore[attr-defined]
+            assert record.node == five[3].url  # type: ignore[attr-defined]
+            assert "no vote for 30.3 s" in record.getMessage()
+            vote = (await client.inspect("x")).votes[3]
+            assert vote.verdict == "quarantined"
+            assert "votes again in 30." in vote.detail or "votes again in 29." in vote.detail
+
+    with caplog.at_level(logging.WARNING, "interlock"):
+        run_body(body, urls(five), colour)
+
+
+def test_a_twin_that_was_late_is_found_later(five: list[Node], colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        with pytest.raises(interlock.UsageError, match="same server"):
+            for _ in range(100):
+                async with client.lock("x", timeout=5):
+                    pass
+                await kit.sleep(0.05)
+
+    twin = five[4].url.replace("127.0.0.1", "localhost")
+    run_body(body, [five[0].url, five[1].url, five[2].url, five[4].url, twin], colour)
+
+
 def test_the_same_server_twice_is_refused(five: list[Node], colour: str) -> None:
     async def body(kit: Kit) -> None:
         with pytest.raises(interlock.UsageError, match="same server"):

@@ -7,6 +7,8 @@ it may have forgotten is over, counted on this client's own clock, and its fence
 - all nodes are new: nobody has a roll, so there is nothing to forget, and all get one at once (`_open`)
 - two clients are the first at once: each sees a part of the other's rolls and looks again before it suspects anybody
 - everybody lost everything while this client looks on: all wait, then all begin again above the highest fence it knows
+
+A little long because who may vote is one story, and half of it would be hard to follow.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ log = logging.getLogger("interlock")
 LOOKS = 4  # at rolls that are there only in part, before those that are missing are taken for lost
 BETWEEN_LOOKS = 0.05
 READMIT_PAUSE = 0.2
+VET_PAUSE = 1.0
 BIRTH = 0.25  # how long a new cluster waits for its last node
 
 NEWBORN = Roll(0.0, 0, 0)
@@ -56,6 +59,8 @@ class Electorate:
         self._address = address
         self._runtime = runtime
         self._open_yet = False
+        self._vet_again = 0.0
+        self._identities: dict[str, str] = {}  # server → the address that it is known by here
 
     def ready(self) -> list[int]:
         """Whom to ask. A node that failed or is silent rests, unless its vote is needed; then everybody is asked."""
@@ -133,8 +138,15 @@ class Electorate:
         """Before a vote: know who is there, and let those back in who have waited long enough. Raises NoQuorum."""
         if not self._open_yet:
             await self._open(within)
-        elif any(node.quarantine is not None for node in self.nodes):
+            return
+        if any(node.quarantine is not None for node in self.nodes):
             await self._readmit(within)
+        now = self._runtime.now()
+        strangers = [index for index, node in enumerate(self.nodes) if not node.vetted and node.health.retry_at <= now]
+        if strangers and now >= self._vet_again:  # those that were late, or away, when the client looked first
+            self._vet_again = now + VET_PAUSE
+            standings, _, _ = await self._roll_call(strangers, min(within, SILENT), len(strangers))
+            self._vet(standings)
 
     async def _roll_call(
         self, nodes: Sequence[int], within: float, enough: int
@@ -196,17 +208,18 @@ class Electorate:
 
     def _vet(self, standings: dict[int, Standing]) -> None:
         """What a node is: refused if it must not vote, complained about once if it is not fit for locks."""
-        known: dict[str, str] = {}
         for index, standing in standings.items():
             node = self.nodes[index]
             if standing.replica:
                 raise UsageError(f"{node.member.address} is a replica; nothing was locked. Give its primary, or another node")
-            if standing.identity and standing.identity in known:
+            other = self._identities.get(standing.identity, node.member.address)
+            if other != node.member.address:
                 raise UsageError(
-                    f"{known[standing.identity]} and {node.member.address} are the same server, so its vote would count twice; "
-                    "nothing was locked. Give independent nodes"
+                    f"{other} and {node.member.address} are the same server, so its vote would count twice; nothing was "
+                    "locked. Give independent nodes"
                 )
-            known[standing.identity] = node.member.address
+            if standing.identity:
+                self._identities[standing.identity] = node.member.address
             if not node.vetted:
                 for trouble in standing.trouble:
                     warnings.warn(f"interlock: {node.member.address} {trouble}", RuntimeWarning, stacklevel=2)
@@ -225,6 +238,24 @@ class Electorate:
             self.longest + drift(self.longest),
             extra={"event": "quarantined", "node": node.member.address, "seconds": self.longest},
         )
+
+    async def forgetful(self, nodes: Sequence[int], within: float) -> dict[int, str]:
+        """Which of these nodes lost their memory, and what an operator should know about it. Changes nothing."""
+        standings, _, _ = await self._roll_call(nodes, within, len(nodes))
+        rolls = [standing.roll for standing in standings.values() if standing.roll is not None]
+        if not rolls:
+            return {}  # a cluster that nobody has used yet
+        longest = max([self.longest, *(roll.longest for roll in rolls)])
+        remarks = {}
+        for index, standing in standings.items():
+            if standing.roll is None:
+                quarantine = self.nodes[index].quarantine
+                if quarantine is None:
+                    remarks[index] = f"lost its memory; votes again once a client has waited {longest + drift(longest):.1f} s"
+                else:
+                    left = max(quarantine.until - self._runtime.now(), 0)
+                    remarks[index] = f"lost its memory; votes again in {left:.1f} s at the earliest"
+        return remarks
 
     async def _readmit(self, within: float) -> None:
         """Let those vote again whose quarantine is served and whose fences can be seeded from a quorum of the others."""

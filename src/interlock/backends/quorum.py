@@ -123,11 +123,13 @@ class QuorumBackend:
 
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`. What each node says is in the entry's votes."""
-        everybody = list(range(len(self.nodes)))
+        everybody = range(len(self.nodes))
         votes, answers = await self.electorate.poll(everybody, lambda member: member.inspect(name, within), lambda *_: False)
         entries = [answer for answer in answers.values() if isinstance(answer, Entry)]
         if len(entries) < self.needed:
             raise self.electorate.no_quorum(f"no quorum to look at '{name}'", votes, answers)
+        for index, remark in (await self.electorate.forgetful(sorted(answers), within)).items():
+            votes[index] = votes[index]._replace(verdict="quarantined", detail=remark)
         for owner in {entry.owner for entry in entries if entry.held}:
             mine = [entry for entry in entries if entry.held and entry.owner == owner]
             if len(mine) >= self.needed:
