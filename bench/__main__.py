@@ -52,25 +52,33 @@ async def asyncio_rounds(group: Group, rounds: int, cycles: int) -> Result:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def with_a_node_less(nodes: list[Node], cycles: int) -> Result:
+async def with_a_node_less(nodes: list[Node], cycles: int, colour: str) -> Result:
     """Five nodes, one of them frozen or killed: a new client each time, its first call included. The floor is healthy."""
     result: Result = {}
     for what in ("all healthy", "one frozen (SIGSTOP)", "one killed (SIGKILL)"):
-        with interlock.Client([node.url for node in nodes]) as client:
-            lock = client.lock("less")
-            if "frozen" in what:
-                nodes[1].pause()
-            elif "killed" in what:
-                nodes[1].kill()
-            sample = []
-            for _ in range(cycles):
-                began = time.perf_counter_ns()
-                lock.acquire().release()
-                sample.append(time.perf_counter_ns() - began)
-            if "frozen" in what:
-                nodes[1].resume()
-            result[what] = statistics.median(sample) / 1000
-            print(f"  {what}: first call {sample[0] / 1e6:.1f} ms, slowest {max(sample) / 1e6:.1f} ms")
+        if "frozen" in what:
+            nodes[1].pause()
+        elif "killed" in what:
+            nodes[1].kill()
+        sample = []
+        urls = [node.url for node in nodes]
+        if colour == "asyncio":
+            async with interlock.AsyncClient(urls) as client:
+                for _ in range(cycles):
+                    began = time.perf_counter_ns()
+                    await (await client.lock("less").acquire()).release()
+                    sample.append(time.perf_counter_ns() - began)
+        else:
+            with interlock.Client(urls) as blocking:
+                for _ in range(cycles):
+                    began = time.perf_counter_ns()
+                    blocking.lock("less").acquire().release()
+                    sample.append(time.perf_counter_ns() - began)
+        if "frozen" in what:
+            nodes[1].resume()
+        result[what] = statistics.median(sample) / 1000
+        print(f"  {what}: first call {sample[0] / 1e6:.1f} ms, slowest {max(sample) / 1e6:.1f} ms")
+    nodes[1].start()
     return result
 
 
@@ -124,8 +132,10 @@ def main() -> None:
         stack.callback(stop_nodes, nodes)
         group = five_blocking(nodes, stack)
         record(group.title, blocking_rounds(group, options.rounds, options.cycles))
-        print()
-        record("Five nodes, blocking, one less", with_a_node_less(nodes, 4 * options.cycles))
+        for colour in ("blocking", "asyncio"):
+            print()
+            less = asyncio.run(with_a_node_less(nodes, 4 * options.cycles, colour))
+            record(f"Five nodes, {colour}, one less", less)
         group = sqlite_file(directory, stack)
         record(group.title, blocking_rounds(group, options.rounds, options.cycles))
         record("Start of a process, over a bare interpreter", imports(options.rounds + 4), added=True)
