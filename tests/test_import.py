@@ -107,7 +107,6 @@ def test_a_client_loads_its_own_store_only() -> None:
 
 
 def test_the_blocking_redis_store_never_meets_the_asyncio_one() -> None:
-    pytest.importorskip("redis")
     code = (
         "import interlock, sys; interlock.Client('redis://localhost'); assert 'interlock.backends.redis.aio' not in sys.modules"
     )

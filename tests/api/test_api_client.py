@@ -215,7 +215,6 @@ WITH_PASSWORD = [
 @both
 @pytest.mark.parametrize("url", WITH_PASSWORD, ids=str)
 def test_no_error_shows_a_password(face: Any, url: Any) -> None:
-    pytest.importorskip("redis")
     with pytest.raises(UsageError) as caught:
         face(url)
     shown = "".join(traceback.format_exception(caught.value))
@@ -225,7 +224,6 @@ def test_no_error_shows_a_password(face: Any, url: Any) -> None:
 
 @both
 def test_an_address_shows_no_password(face: Any) -> None:
-    pytest.importorskip("redis")
     client = face("redis://user:hunter2@host:6380/3")
     assert client.address == "redis://host:6380/3"
     assert SECRET not in repr(client) + repr(client.lock("x"))
@@ -276,8 +274,8 @@ def test_an_object_that_only_looks_like_a_client_is_refused() -> None:
 
 
 def test_redis_pys_own_clients_are_told_apart() -> None:
-    redis = pytest.importorskip("redis")
-    redis.asyncio = pytest.importorskip("redis.asyncio")
+    import redis.asyncio
+
     assert Client(redis.Redis(host="h", port=1, password=SECRET)).address == "redis://h:1"
     assert AsyncClient(redis.asyncio.Redis(host="h", port=1, db=2, password=SECRET)).address == "redis://h:1/2"
     with pytest.raises(UsageError):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..core import fence as fences
@@ -217,11 +218,9 @@ class QuorumBackend:
         now = self._runtime.now()
         known, _ = self._where.get(token, ((), 0.0))
         self._where[token] = tuple({*known, *asked}), now + 2 * ttl
-        while self._where:  # those that were left to expire
-            oldest = next(iter(self._where))
-            if self._where[oldest][1] > now:
-                break
-            del self._where[oldest]
+        with suppress(LookupError, RuntimeError, StopIteration):  # other threads come and go; the next call goes on
+            while self._where[oldest := next(iter(self._where))][1] <= now:  # those that were left to expire
+                del self._where[oldest]
 
 
 def open_quorum(members: Sequence[Member], runtime: Runtime) -> QuorumBackend:
