@@ -52,9 +52,10 @@ async def asyncio_rounds(group: Group, rounds: int, cycles: int) -> Result:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-async def with_a_node_less(nodes: list[Node], cycles: int, colour: str) -> Result:
+async def with_a_node_less(cycles: int, colour: str) -> Result:
     """Five nodes, one of them frozen or killed: a new client each time, its first call included. The floor is healthy."""
     result: Result = {}
+    nodes = start_nodes(5)
     for what in ("all healthy", "one frozen (SIGSTOP)", "one killed (SIGKILL)"):
         if "frozen" in what:
             nodes[1].pause()
@@ -78,7 +79,7 @@ async def with_a_node_less(nodes: list[Node], cycles: int, colour: str) -> Resul
             nodes[1].resume()
         result[what] = statistics.median(sample) / 1000
         print(f"  {what}: first call {sample[0] / 1e6:.1f} ms, slowest {max(sample) / 1e6:.1f} ms")
-    nodes[1].start()
+    stop_nodes(nodes)
     return result
 
 
@@ -134,7 +135,7 @@ def main() -> None:
         record(group.title, blocking_rounds(group, options.rounds, options.cycles))
         for colour in ("blocking", "asyncio"):
             print()
-            less = asyncio.run(with_a_node_less(nodes, 4 * options.cycles, colour))
+            less = asyncio.run(with_a_node_less(4 * options.cycles, colour))
             record(f"Five nodes, {colour}, one less", less)
         group = sqlite_file(directory, stack)
         record(group.title, blocking_rounds(group, options.rounds, options.cycles))

@@ -27,8 +27,18 @@ def test_a_release_that_is_answered_is_one_question() -> None:
     assert lease.release() is False
     assert stage.store.verbs() == ["claim", "release"]
     assert stage.store.asked[1].token == lease.token
-    assert stage.world.shields == 1
+    assert stage.world.shields == 0, "nothing interrupted it, so nothing had to be shielded"
     assert (lease.state, lease.lost, lease.remaining()) == ("released", False, 0.0)
+
+
+def test_a_release_that_is_interrupted_before_it_went_out_is_sent_all_the_same() -> None:
+    stage = Stage()
+    lease = stage.held()
+    stage.store.answers("release", KeyboardInterrupt(), True).answers("undo", False)
+    with pytest.raises(KeyboardInterrupt):
+        lease.release()
+    assert stage.store.verbs() == ["claim", "release", "undo", "release"]
+    assert lease.state == "released"
 
 
 def test_a_release_that_never_went_out_is_not_taken_for_done() -> None:

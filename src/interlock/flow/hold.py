@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from ..core.claim import Gone
-from ..core.lease import Hold
+from ..core.lease import HELD, Hold
 from ..errors import InterlockError, LeaseLost, Unavailable, UsageError
 from .site import Site, Undone
 
@@ -78,7 +78,17 @@ async def release(site: Site, hold: Hold) -> bool:
         if hold.unsure:
             await site.runtime.shield(lambda: _abandon(site, hold))
         return False  # else it needs no round trip: the store lets go of it by itself
-    return await site.runtime.shield(lambda: _give_back(site, hold))
+    try:
+        return await _give_back(site, hold)
+    except Exception:
+        raise
+    except BaseException:
+        # Interrupted. What was sent has been followed by an undo; what was not sent is sent now, and not interrupted again.
+        # (Not shielded from the start: a task for each release is a fifth of its cost, and this hardly ever happens.)
+        if hold.state(site.runtime.now()) == HELD:
+            with suppress(InterlockError):
+                await site.runtime.shield(lambda: _give_back(site, hold))
+        raise
 
 
 async def _abandon(site: Site, hold: Hold) -> None:
@@ -101,7 +111,7 @@ async def _give_back(site: Site, hold: Hold) -> bool:
         raise
     except BaseException as error:
         # If the answer is lost, not the question: ask again down the same path.
-        undone = await site.undo(hold.name, hold.token, hold.ttl, error, held=True)
+        undone = await site.undo(hold.name, hold.token, hold.ttl, error, held=isinstance(error, Unavailable))
         if undone is Undone.NEVER_ASKED:
             hold.leaving = False  # still ours, in truth
         elif undone is Undone.CONFIRMED:
