@@ -242,6 +242,33 @@ def test_no_socket_piles_up_on_a_frozen_node(five: list[Node]) -> None:
     assert gone(five, "n:0")
 
 
+def test_a_release_reaches_nodes_that_must_be_reached_anew(five: list[Node], proxies: list[FaultProxy], colour: str) -> None:
+    """The connections to two nodes broke meanwhile, and the handshake of new ones takes longer than the others' answers."""
+    look = "redis.call('SELECT', '1') return redis.call('EXISTS', KEYS[1])"
+
+    def held() -> int:
+        return sum(node.command("EVAL", look, "1", "x") for node in five)
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        async with client.lock("x"):
+            pass
+        lease = await client.lock("x", ttl=60).acquire()
+        await kit.sleep(0.05)
+        assert held() == 5
+        for proxy in proxies[:2]:
+            proxy.cut()
+            proxy.delay(0.1, "requests")
+        await kit.sleep(0.05)
+        assert await lease.release() is True
+
+    run_body(body, [f"{proxy.url}/1" for proxy in proxies], colour)
+    until = time.monotonic() + 3
+    while held() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert held() == 0
+
+
 # --- extending heals ----------------------------------------------------------------------------------------------------
 
 
@@ -456,3 +483,22 @@ def test_a_new_cluster_starts_at_once(five: list[Node], colour: str, caplog: pyt
         run_body(body, urls(five), colour)
     assert caplog.records == []
     assert all(node.command("EXISTS", "interlock:roll") for node in five)
+
+
+def test_a_new_cluster_waits_for_the_nodes_without_which_it_could_be_mistaken(five: list[Node], colour: str) -> None:
+    async def too_few(kit: Kit) -> None:
+        with pytest.raises(interlock.NoQuorum, match="a new cluster begins when 3 of its nodes are up"):
+            await kit.client(request_timeout=0.3).lock("x").acquire(timeout=1)
+
+    async def enough(kit: Kit) -> None:
+        async with kit.client().lock("x", timeout=5):
+            pass
+
+    five[2].kill()
+    run_body(too_few, urls(five[:3]), colour)
+    assert not any(node.command("EXISTS", "interlock:roll") for node in five[:2]), "nothing was begun"
+    run_body(enough, urls(five), colour)  # four of five
+    five[2].restart()
+    for node in five:
+        node.flush()
+    run_body(enough, urls(five[:3]), colour)

@@ -21,7 +21,7 @@ from typing import Any
 from ..core import fence as fences
 from ..core.claim import Claim, Entry, Gone, Granted, Refused, Unmarked, free
 from ..core.quorum import Tally
-from ..errors import UsageError, Vote
+from ..errors import Unavailable, UsageError, Vote
 from ..runtime.base import Runtime
 from .electorate import Electorate
 from .port import Capabilities, Member
@@ -204,6 +204,10 @@ class QuorumBackend:
         async def release(member: Member) -> bool:
             try:
                 return await member.release(name, token, within)
+            except Unavailable as error:
+                if error.cause != "closed" or not await member.undo(name, token, within):
+                    raise
+                return True  # the connection broke, not the node: it is rid of the token
             finally:
                 member.drop(token)
 

@@ -130,6 +130,11 @@ class BlockingTransport:
             if parked is None or parked.wire is None:
                 return None
             self._parked[token] = parked._replace(wire=None)
+        try:
+            parked.wire.drain()  # finds out whether the peer is still there
+        except (OSError, ProtocolError):
+            parked.wire.close()
+            return None
         return parked.wire
 
     def _take(self, until: float) -> Wire:
