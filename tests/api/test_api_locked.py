@@ -336,3 +336,15 @@ def test_the_options_of_the_decorator_are_those_of_the_lock(client: Client) -> N
     assert 90 < left <= 100
     with client.lock("x"), pytest.raises(TimeoutError):
         work()
+
+
+def test_work_that_has_not_run_yet_is_not_let_out_of_the_lock() -> None:
+    """A plain function that returns a coroutine or a generator: its body would run after the release."""
+
+    async def later() -> None: ...
+
+    with Client("memory://unfinished") as client:
+        for make in (later, lambda: (n for n in range(3))):
+            with pytest.raises(UsageError, match="would run after the lock is released"):
+                client.locked("x")(lambda make=make: make())()
+            assert not client.inspect("x").held

@@ -502,3 +502,53 @@ def test_a_new_cluster_waits_for_the_nodes_without_which_it_could_be_mistaken(fi
     for node in five:
         node.flush()
     run_body(enough, urls(five[:3]), colour)
+
+
+# --- settings that cannot work ------------------------------------------------------------------------------------------
+
+
+def test_a_ttl_that_is_no_longer_than_the_nodes_time_to_answer_is_refused(five: list[Node], colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=2)
+        for ttl in (1, 2):
+            with pytest.raises(interlock.UsageError, match="no longer than the request_timeout of 2 s"):
+                client.lock("x", ttl=ttl)
+        async with client.lock("x", ttl=2.5, timeout=5):
+            pass
+        with pytest.raises(interlock.UsageError, match="no longer than the request_timeout"):
+            kit.client(request_timeout=2, ttl=2)
+        async with kit.client().lock("x", ttl=0.9, timeout=5):  # not given: it adapts to the ttl
+            pass
+
+    run_body(body, urls(five), colour)
+    assert gone(five, "x")
+
+
+def test_the_drift_allowance_can_be_set_and_shortens_what_is_believed(five: list[Node], colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        async with kit.client(drift=0.3).lock("x", ttl=10, timeout=5) as lease:
+            assert 6 < lease.remaining() < 7
+            await lease.extend(20)
+            assert 13 < lease.remaining() < 14
+        for wrong in (-0.1, 0.5, float("nan"), True, "0.01"):
+            with pytest.raises(interlock.UsageError, match="drift"):
+                kit.client(drift=wrong)
+        with pytest.raises(interlock.UsageError, match="too short"):
+            kit.client(drift=0.4).lock("x", ttl=0.015)  # more than half of it would be given up
+
+    run_body(body, urls(five), colour)
+
+
+def test_a_wrong_password_is_a_vote_that_says_so(five: list[Node], fresh_node: Callable[..., Node], colour: str) -> None:
+    locked = [fresh_node(password="s3cret") for _ in range(3)]
+    nodes = [*(node.url.replace("s3cret", "wrong") for node in locked), five[0].url, five[1].url]
+
+    async def body(kit: Kit) -> None:
+        with pytest.raises(interlock.NoQuorum) as caught:
+            await kit.client().lock("x").acquire(timeout=2)
+        assert [vote.verdict for vote in caught.value.votes[:3]] == ["auth"] * 3
+        assert "s3cret" not in str(caught.value)
+        assert "wrong" not in str(caught.value)
+
+    run_body(body, nodes, colour)
+    assert holders(five, "x") == []
