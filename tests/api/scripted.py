@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from interlock import AsyncLock, Lock, Unavailable
 from interlock.api.options import Options
 from interlock.backends.port import Capabilities
 from interlock.core import token
-from interlock.core.claim import Claim, Entry, Gone, Granted, Refused, free
+from interlock.core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, free
+from interlock.core.lease import FIXED
+from interlock.flow.keep import Keeper
 from interlock.flow.site import Site
 
 T = TypeVar("T")
@@ -48,9 +50,12 @@ class World:
     def jitter(self) -> float:
         return self._jitter
 
-    def token(self) -> str:
+    def token(self, note: str = "") -> str:
         self._tokens += 1
-        return token.compose(f"{self._tokens:032x}", "host:1")
+        return token.compose(f"{self._tokens:032x}", "host:1", note)
+
+    def here(self) -> None:
+        pass
 
     def owner(self) -> str:
         return "host:1"
@@ -108,6 +113,9 @@ class Store:
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
         return await self._answer("extend", name, token, ttl, within)
 
+    async def renew(self, leases: Sequence[Renewal], within: float) -> list[Granted | Gone | None]:
+        return [await self._answer("renew", lease.name, lease.token, lease.ttl, within) for lease in leases]
+
     async def release(self, name: str, token: str, within: float) -> bool:
         return await self._answer("release", name, token, 0.0, within)
 
@@ -149,8 +157,9 @@ class Stage:
         self.world = World(jitter)
         self.store = Store(self.world)
         self.site = Site(self.store, self.world, request_timeout)
-        self.lock = Lock(self.site, "x", Options(ttl, timeout))
-        self.alock = AsyncLock(self.site, "x", Options(ttl, timeout))
+        keeper, options = Keeper(self.site), Options(ttl, timeout, FIXED)
+        self.lock = Lock(self.site, keeper, "x", options)
+        self.alock = AsyncLock(self.site, keeper, "x", options)
 
     def held(self, ttl: float = 10.0, fence: int = 7) -> Any:
         """A lease on the lock."""

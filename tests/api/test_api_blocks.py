@@ -38,7 +38,7 @@ def test_no_repr_shows_a_token(client: Client) -> None:
 
 
 def test_a_lost_lease_says_so_in_its_repr(client: Client) -> None:
-    lease = client.lock("x", ttl=0.01).acquire()
+    lease = client.lock("x", ttl=0.01, renew=False).acquire()
     time.sleep(0.015)
     assert repr(lease) == f"<Lease 'x' fence={lease.fence} lost>"
 
@@ -51,6 +51,8 @@ def test_the_async_face_has_its_own_names() -> None:
         assert repr(client.lock("x")).startswith("<AsyncLock 'x' ")
         assert repr(client).startswith("<AsyncClient on ")
         assert lease.token[:32] not in repr(lease)
+        await lease.release()
+        await client.close()
 
     asyncio.run(main())
 
@@ -217,7 +219,7 @@ def test_a_generator_that_is_thrown_away_lets_go(client: Client) -> None:
 
 def test_a_generator_that_sits_on_its_lock_too_long_is_told(client: Client) -> None:
     def rows() -> Iterator[int]:
-        with client.lock("x", ttl=0.01):
+        with client.lock("x", ttl=0.01, renew=False):
             yield 1
 
     generator = rows()
@@ -245,7 +247,7 @@ def test_two_generators_on_one_lock_object_exclude_each_other(client: Client) ->
 
 def test_the_end_of_a_lost_block_does_not_take_the_lease_of_the_next(client: Client) -> None:
     """Two generators in one thread: the first overslept, the second holds the lock, and the first one ends first."""
-    lock = client.lock("x", ttl=0.01)
+    lock = client.lock("x", ttl=0.01, renew=False)
     later = client.lock("x", ttl=30)
     later._entered = lock._entered  # one Lock object in two rhythms: short for who oversleeps, long for who comes after
 
@@ -318,7 +320,7 @@ def test_a_cancelled_body_lets_go() -> None:
 
 
 def test_a_lease_is_a_block_only_while_it_is_held(client: Client) -> None:
-    lease = client.lock("x", ttl=0.01).acquire()
+    lease = client.lock("x", ttl=0.01, renew=False).acquire()
     time.sleep(0.015)
     with pytest.raises(LeaseLost), lease:
         raise AssertionError("not here")

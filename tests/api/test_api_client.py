@@ -342,18 +342,34 @@ def test_no_other_package_can_take_over_a_built_in_scheme(tmp_path: Path, monkey
 
 
 @both
-def test_renewal_is_not_in_this_version_and_nobody_pretends(face: Any) -> None:
-    with pytest.raises(Unsupported, match="fixed leases only"):
-        face("memory://", renew=True)
+def test_how_a_lease_is_kept_is_checked_at_once(face: Any) -> None:
     client = face("memory://", renew=False)
-    with pytest.raises(Unsupported):
-        client.lock("x", renew=True)
-    with pytest.raises(Unsupported):
-        client.locked("x", renew=True)
-    client.lock("x", renew=False)
+    client.lock("x", renew=True)
     for wrong in (None, 1, "no"):
         with pytest.raises(UsageError, match="renew is True or False"):
             client.lock("x", renew=wrong)
+        with pytest.raises(UsageError, match="renew is True or False"):
+            face("memory://", renew=wrong)
+
+    async def awaited(lease: object) -> None: ...
+
+    for wrong_setting, said in (
+        ({"max_hold": 9}, "at least the ttl"),
+        ({"max_hold": float("nan")}, "finite"),
+        ({"progress": 0}, "longest time between"),
+        ({"lock_delay": -1}, "0 or more"),
+        ({"lock_delay": 7 * 86_400}, "7 days"),
+        ({"on_lost": "stop"}, "a function that takes the lease"),
+        ({"on_doubtful": awaited}, "called, not awaited"),
+        ({"note": "two\nlines"}, "one line"),
+        ({"note": "x" * 101}, "100 characters"),
+        ({"note": 7}, "not int"),
+        ({"renew": False, "max_hold": 60}, "limit renewal"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            face("memory://").lock("x", **wrong_setting)
+        with pytest.raises(UsageError, match=said):
+            face("memory://").locked("x", **wrong_setting)
 
 
 @both

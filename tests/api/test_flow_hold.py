@@ -163,7 +163,7 @@ def test_an_interrupted_extend_counts_as_unanswered() -> None:
     assert lease.remaining() == pytest.approx(span(1.0))
 
 
-@pytest.mark.parametrize(("taken", "reason", "said"), [(True, "taken", "somebody else"), (False, "expired", "is over")])
+@pytest.mark.parametrize(("taken", "reason", "said"), [(True, "taken", "somebody else"), (False, "forced", "before its time")])
 def test_an_extend_of_what_is_gone_is_a_loss(taken: bool, reason: str, said: str) -> None:
     stage = Stage()
     lease = stage.held()

@@ -8,13 +8,13 @@ import sys
 import time
 from typing import Any
 
-from interlock.backends.sqlite import forks
 from interlock.backends.sqlite.backend import SqliteBackend
 from interlock.backends.sqlite.blocking import BlockingTransport
 from interlock.backends.sqlite.gate import Budget
 from interlock.backends.sqlite.place import Place
 from interlock.backends.sqlite.store import Store
 from interlock.core.claim import Claim, Granted
+from interlock.runtime import forks
 from interlock.runtime.blocking import BlockingRuntime, run
 
 RUNTIME = BlockingRuntime()

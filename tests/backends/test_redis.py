@@ -19,8 +19,11 @@ import valkey
 import valkey.asyncio
 
 import interlock
+from interlock.backends.redis.backend import RedisBackend
 from interlock.core import fence as fences
+from interlock.core.claim import Gone, Granted, Renewal
 from interlock.testing import FaultProxy, Node
+from interlock.testing.conformance import backend_of, take
 from interlock.testing.faces import COLOURS, Kit, run_body
 from interlock.testing.nodes import TLS
 
@@ -160,6 +163,27 @@ def test_another_type_under_the_key_is_left_alone(node: Node, colour: str, make:
     assert node.command("KEYS", "*") == [b"k"]
 
 
+@pytest.mark.parametrize("make", [("RPUSH", "k", "x"), ("HSET", "k", "f", "v"), ("SET", "k", "somebody")])
+def test_rubbish_under_one_key_does_not_stop_a_batch(node: Node, colour: str, make: tuple[str, ...]) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        first, spoilt, last = [await take(client, name) for name in ("first", "k", "last")]
+        node.command("DEL", "k")
+        node.command(*make)
+        before = node.command("DUMP", "k")
+        answers = await backend_of(client).renew([first, spoilt, last], 1.0)
+        assert answers == [Granted(first.fence, 60.0), Gone(taken=True), Granted(last.fence, 60.0)]
+        assert node.command("DUMP", "k") == before
+        for name in ("first", "last"):
+            assert node.command("PTTL", name) > 50_000
+        assert node.command("PTTL", "k") == -1, "what is not ours gets no expiry"
+        if make[0] != "SET":
+            with pytest.raises(interlock.UsageError, match="not a lock"):
+                await backend_of(client).extend("k", spoilt.token, 60.0, 1.0)
+
+    run_body(body, node.url, colour)
+
+
 def test_a_plain_string_is_a_foreign_holder(node: Node, client: interlock.Client) -> None:
     node.command("SET", "k", "somebody", "PX", "60000")
     assert client.lock("k").try_acquire() is None
@@ -177,6 +201,41 @@ def test_a_corrupt_counter_is_reported_and_nothing_is_granted(node: Node, client
     with pytest.raises(interlock.UsageError, match="fence counter"):
         client.lock("k").acquire(timeout=0)
     assert node.command("EXISTS", "k") == 0
+
+
+@pytest.mark.parametrize("rubbish", ["garbage", "nan", "-5", str(2**60), None], ids=str)
+def test_a_spoilt_counter_is_put_right_by_an_extension(node: Node, colour: str, rubbish: str | None) -> None:
+    """Whoever holds the lock has the highest fence that was ever granted: no reason to lose the lease over that."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        leases = [await take(client, name) for name in ("a", "b", "c")]
+        for name in ("a", "b"):
+            node.command("DEL", f"interlock:{{{name}}}:fence")
+            if rubbish is None:
+                node.command("RPUSH", f"interlock:{{{name}}}:fence", "x")
+            else:
+                node.command("SET", f"interlock:{{{name}}}:fence", rubbish)
+        backend, (a, b, c) = backend_of(client), leases
+        assert await backend.extend("a", a.token, 60.0, 1.0, a.fence) == Granted(a.fence, 60.0)
+        assert await backend.renew([b, c], 1.0) == [Granted(b.fence, 60.0), Granted(c.fence, 60.0)]
+        for lease in leases:
+            assert node.command("PTTL", lease.name) > 50_000
+            assert int(node.command("GET", f"interlock:{{{lease.name}}}:fence")) == lease.fence
+            await backend.release(lease.name, lease.token, 1.0)
+            assert (await take(client, lease.name)).fence > lease.fence
+
+    run_body(body, node.url, colour)
+
+
+def test_a_spoilt_roll_does_not_stop_a_batch(node: Node, client: interlock.Client) -> None:
+    lease = client.lock("x", ttl=5).acquire()
+    for make in (("SET", "interlock:roll", "rubbish"), ("HSET", "interlock:roll", "longest", "rubbish", "high", "0")):
+        node.command("DEL", "interlock:roll")
+        node.command(*make)
+        lease.extend(60)
+        assert node.command("PTTL", "x") > 50_000
+        lease.extend(5)
 
 
 # --- scripts ------------------------------------------------------------------------------------------------------------
@@ -210,6 +269,128 @@ def test_an_uncontended_cycle_is_two_requests(node: Node, colour: str) -> None:
             assert proxy.commands[before:] == [b"EVALSHA", b"EVALSHA"]
 
         run_body(body, proxy.url, colour)
+
+
+def calls(node: Node) -> dict[str, int]:
+    """How often the node has run each command."""
+    lines = node.info("commandstats").items()
+    return {name.removeprefix("cmdstat_"): int(said.partition("calls=")[2].partition(",")[0]) for name, said in lines}
+
+
+@pytest.mark.parametrize("size", [1, 7, 250])
+def test_a_batch_is_one_request_however_many(node: Node, colour: str, size: int) -> None:
+    node.command("HSET", "interlock:roll", "longest", "1000", "high", "0", "seed", "0")
+    with FaultProxy(node.port) as proxy:
+
+        async def body(kit: Kit) -> None:
+            client = kit.client()
+            leases = [await take(client, f"n:{n}", ttl=50.0) for n in range(size)]
+            await backend_of(client).renew(leases, 5.0)
+            leases = [lease._replace(ttl=90.0) for lease in leases]
+            sent, before = len(proxy.commands), calls(node)
+            assert await backend_of(client).renew(leases, 5.0) == [Granted(lease.fence, 90.0) for lease in leases]
+            after = calls(node)
+            assert proxy.commands[sent:] == [b"EVALSHA"]
+            assert {name: after[name] - before[name] for name in ("evalsha", "time", "hmget", "hset", "pexpire", "get")} == {
+                "evalsha": 1,
+                "time": 1,
+                "hmget": 1,
+                "hset": 1,
+                "pexpire": 2 * size,
+                "get": 2 * size,
+            }
+
+        run_body(body, proxy.url, colour)
+
+
+def test_a_batch_finds_its_script_gone(node: Node, colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        leases = [await take(client, f"n:{n}") for n in range(10)]
+        for _ in range(3):
+            node.command("SCRIPT", "FLUSH")
+            answers = await backend_of(client).renew(leases, 5.0)
+            assert answers == [Granted(lease.fence, 60.0) for lease in leases]
+
+    run_body(body, node.url, colour)
+
+
+def test_a_batch_that_gets_no_answer_leaves_nothing_to_follow(node: Node, colour: str) -> None:
+    """An extension that is late creates nothing, so nothing is remembered of it; the same connection serves again."""
+    with FaultProxy(node.port) as proxy:
+
+        async def body(kit: Kit) -> None:
+            client = kit.client()
+            leases = [await take(client, f"n:{n}") for n in range(10)]
+            proxy.drop_replies(1, to=b"n:3")
+            with pytest.raises(interlock.Unavailable):
+                await backend_of(client).renew(leases, 0.1)
+            assert all(node.command("PTTL", lease.name) > 50_000 for lease in leases), "only the answer was lost"
+            for lease in leases:
+                assert await backend_of(client).undo(lease.name, lease.token, 1.0) is False
+            backend = backend_of(client)
+            assert isinstance(backend, RedisBackend)
+            assert not getattr(backend._transport, "_parked", None)
+            assert not getattr(backend._transport, "_owing", None)
+            assert await backend.renew(leases, 5.0) == [Granted(lease.fence, 60.0) for lease in leases]
+
+        run_body(body, proxy.url, colour)
+
+
+def test_a_late_batch_brings_nothing_back(node: Node, colour: str) -> None:
+    with FaultProxy(node.port) as proxy:
+
+        async def body(kit: Kit) -> None:
+            client = kit.client()
+            leases = [await take(client, f"n:{n}") for n in range(3)]
+            backend = backend_of(client)
+            proxy.blackhole("requests")
+            with pytest.raises(interlock.Unavailable):
+                await backend.renew(leases, 0.05)
+            for lease in leases:
+                node.command("DEL", lease.name)
+            node.command("SET", "n:1", "the next one", "PX", "5000")
+            proxy.heal()
+            proxy.wait_for(lambda p: p.commands.count(b"EVAL") == 2)  # the claims', and the batch
+            free, taken = Gone(taken=False), Gone(taken=True)
+            assert await backend.renew(leases, 5.0) == [free, taken, free]
+            assert node.command("EXISTS", "n:0", "n:2") == 0
+            assert node.command("PTTL", "n:1") <= 5000
+
+        run_body(body, proxy.url, colour)
+
+
+def test_a_full_server_still_renews(fresh_node: Callable[..., Node], colour: str) -> None:
+    """It takes no new locks, but those who hold one must not lose it over that. A counter that is gone is written, too."""
+    node = fresh_node(config=["maxmemory-policy noeviction"])
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        leases = [await take(client, f"n:{n}") for n in range(3)]
+        node.command("DEL", "interlock:{n:1}:fence")
+        node.command("CONFIG", "SET", "maxmemory", "1")
+        with pytest.raises(interlock.Unavailable, match="OOM"):
+            await client.lock("another").acquire(timeout=0)
+        assert await backend_of(client).renew(leases, 5.0) == [Granted(lease.fence, 60.0) for lease in leases]
+        assert int(node.command("GET", "interlock:{n:1}:fence")) == leases[1].fence
+
+    run_body(body, node.url, colour)
+
+
+def test_not_being_allowed_to_read_is_not_the_loss_of_a_lease(fresh_node: Callable[..., Node], colour: str) -> None:
+    node = fresh_node(password="s3cret", users=["blind on >blind ~* +@all -get"])
+    at = f"127.0.0.1:{node.port}"
+    with interlock.Client(f"redis://:s3cret@{at}") as owner:
+        held = owner.lock("x", ttl=30).acquire()
+        lease = Renewal("x", held.token, 60.0, held.fence)
+
+        async def body(kit: Kit) -> None:
+            with pytest.raises(interlock.Unavailable, match=r"NOPERM|can't run this command|no permission"):
+                await backend_of(kit.client()).renew([lease, lease], 1.0)
+
+        run_body(body, f"redis://blind:blind@{at}", colour)
+        assert node.command("PTTL", "x") <= 30_000
+        held.release()
 
 
 # --- ways to connect ----------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from interlock.backends.sqlite.place import Place, parse, url_of
 from interlock.backends.sqlite.store import Store
 from interlock.backends.sqlite.sweep import STEP, Walk, walked
 from interlock.core import fence as fences
-from interlock.core.claim import Claim, Entry, Gone, Granted, Refused, free
+from interlock.core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, free
 from interlock.errors import Unavailable, Unsupported, UsageError
 from interlock.runtime.aio import AsyncioRuntime
 from interlock.runtime.blocking import BlockingRuntime, run
@@ -79,6 +79,9 @@ class Client:
 
     def extend(self, name: str, token: str, ttl: float = 10.0, fence: int = 0) -> Any:
         return self.step(self.backend.extend(name, token, ttl, 5.0, fence))
+
+    def renew(self, *leases: tuple[str, str, float, int]) -> Any:
+        return self.step(self.backend.renew([Renewal(*lease) for lease in leases], 5.0))
 
     def release(self, name: str, token: str, within: float = 5.0) -> Any:
         return self.step(self.backend.release(name, token, within))
@@ -209,6 +212,74 @@ def test_a_quorums_fence_is_stored_and_the_counter_follows(path: Path, make: Mak
     assert client.inspect("x").fence == low + 1000
 
 
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_batch_is_many_extensions(colour: str, path: Path, make: Make, clock: Clock) -> None:
+    client, a, b = make(colour, clock=clock), token("a"), token("b")
+    low, taken, over, _ = (client.claim(name, a, ttl).fence for name, ttl in [("l", 9.0), ("t", 9.0), ("o", 5.0), ("h", 9.0)])
+    client.release("t", a)
+    client.claim("t", b, 9.0)
+    clock.time += 5.0  # the very moment counts as over
+    top = client.claim("z", b, 100.0).fence
+    assert client.renew(
+        ("l", a, 20.0, low - 1), ("t", a, 20.0, taken), ("o", a, 20.0, over), ("none", a, 20.0, 1), ("h", a, 30.0, top + 1000)
+    ) == [Granted(low, 20.0), Gone(taken=True), Gone(taken=False), Gone(taken=False), Granted(top + 1000, 30.0)]
+    assert [client.inspect(name).remaining for name in "lth"] == [20.0, 4.0, 30.0]
+    assert counter(path) == top + 1000, "the counter follows the highest fence of the batch"
+    assert client.inspect("h").fence == top + 1000
+    with pytest.raises(UsageError, match="2\\*\\*53"):
+        client.renew(("l", a, 90.0, low), ("h", a, 90.0, 2**53))
+    assert client.inspect("l").remaining == 20.0, "nothing was written"
+    assert client.renew() == []
+
+
+def test_a_batch_is_one_transaction(path: Path, make: Make) -> None:
+    client = make()
+    leases = [(f"{n:03}", token(), 60.0, client.claim(f"{n:03}", token(), 60.0).fence) for n in range(50)]
+    database = client.store._database
+    assert database is not None
+    said: list[str] = []
+    assert database._connection is not None
+    database._connection.set_trace_callback(said.append)
+    assert client.renew(*leases) == [Granted(fence, 60.0) for *_, fence in leases]
+    assert [line for line in said if line in ("BEGIN IMMEDIATE", "COMMIT", "ROLLBACK")] == ["BEGIN IMMEDIATE", "COMMIT"]
+    assert len(said) < 2 * 50 + 6, "a look and a write for each, and a few for all"
+
+
+def test_a_batch_that_fails_half_way_extends_nothing(path: Path, make: Make, clock: Clock) -> None:
+    client = make(clock=clock)
+    leases = [(name, token(), 90.0, client.claim(name, token(), 10.0).fence) for name in "abc"]
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TRIGGER no BEFORE UPDATE ON entries WHEN old.name = 'c' BEGIN SELECT RAISE(ABORT, 'no'); END")
+        db.commit()
+    with pytest.raises(Unavailable):
+        client.renew(*leases)
+    assert [client.inspect(name).remaining for name in "abc"] == [10.0, 10.0, 10.0]
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DROP TRIGGER no")
+    assert client.renew(*leases) == [Granted(fence, 90.0) for *_, fence in leases]
+
+
+def test_nothing_is_owed_after_a_batch_that_was_given_up(path: Path) -> None:
+    """A renewal that is late creates nothing, so nothing is remembered of it."""
+
+    async def body() -> None:
+        client: Any = open_sqlite(f"sqlite://{path}", AsyncioRuntime())
+        fence = (await client.claim(Claim("x", token(), 60.0), 5.0)).fence
+        with worker("sit", path) as process:
+            assert hear(process) == "inside"
+            task = asyncio.create_task(client.renew([Renewal("x", token(), 90.0, fence)], 30.0))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert client._owed == {}
+            tell(process)
+        assert await client.undo("x", token(), 5.0) is False
+        await client.close()
+
+    asyncio.run(body())
+
+
 def test_names_share_one_counter_and_leave_no_row(path: Path, make: Make) -> None:
     client = make()
     last = 0
@@ -260,6 +331,11 @@ def test_an_expiry_that_moves_forward_is_noticed(path: Path, make: Make, clock: 
     clock.time += 8
     client.claim("z", token(), 1000.0)
     assert [name for name, *_ in rows(path)] == ["z"]
+    client.claim("w", token(), 1000.0)
+    client.renew(("z", token(), 900.0, 0), ("w", token(), 5.0, 0))
+    clock.time += 6
+    client.claim("v", token(), 1000.0)
+    assert [name for name, *_ in rows(path)] == ["v", "z"], "the soonest of a batch counts"
 
 
 def test_a_walk_ends_at_the_end() -> None:
@@ -430,7 +506,7 @@ def test_what_a_child_inherited_is_never_finalised(path: Path) -> None:
 # --- interruptions --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["claim", "extend", "inspect"])
+@pytest.mark.parametrize("verb", ["claim", "extend", "renew", "inspect"])
 def test_ctrl_c_inside_a_verb_leaves_no_gate_shut(verb: str, path: Path, make: Make, clock: Clock) -> None:
     client, other = make(clock=clock), make(clock=clock)
     client.claim("x", token())
@@ -439,7 +515,9 @@ def test_ctrl_c_inside_a_verb_leaves_no_gate_shut(verb: str, path: Path, make: M
         raise KeyboardInterrupt
 
     client.store._now = interrupt
-    arguments = {"claim": ("y", token("b")), "extend": ("x", token()), "inspect": ("x",)}[verb]
+    arguments = {"claim": ("y", token("b")), "extend": ("x", token()), "renew": (("x", token(), 9.0, 0),), "inspect": ("x",)}[
+        verb
+    ]
     with pytest.raises(KeyboardInterrupt):
         getattr(client, verb)(*arguments)
     client.store._now = clock.now

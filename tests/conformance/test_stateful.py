@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from interlock.backends.port import Backend
 from interlock.backends.registry import open_backend
-from interlock.core.claim import Claim, Entry, Gone, Granted, Refused
+from interlock.core.claim import Claim, Entry, Gone, Granted, Refused, Renewal
 from interlock.runtime.aio import AsyncioRuntime
 from interlock.runtime.blocking import BlockingRuntime, run
 
@@ -93,6 +93,25 @@ def machine(url: Callable[[], str], colour: str) -> type[RuleBasedStateMachine]:
         def extend(self, n: int, t: int, ttl: float) -> None:
             name = self.names[n]
             self.ask(name, lambda b: b.extend(name, self.tokens[t], ttl, 5.0))
+
+        @rule(
+            batch=st.lists(
+                st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from([LONG, 4 * LONG]), st.booleans()), max_size=6
+            )
+        )
+        def renew(self, batch: list[tuple[int, int, float, bool]]) -> None:
+            """A batch of holders and strangers, some of them twice, some with a fence that is to be raised."""
+            answers = []
+            for subject in self.subjects:
+                tops = {n: max(subject.fences.get(self.names[n]) or [0]) for n in range(4)}
+                leases = [
+                    Renewal(self.names[n], self.tokens[t], ttl, tops[n] + (3000 if raised else 0))
+                    for n, t, ttl, raised in batch
+                ]
+                given = subject.step(subject.backend.renew(leases, 5.0))
+                assert len(given) == len(leases)
+                answers.append([subject.plain(lease.name, answer) for lease, answer in zip(leases, given, strict=True)])
+            assert answers[0] == answers[1]
 
         @rule(n=st.integers(0, 3), t=st.integers(0, 2))
         def raise_fence(self, n: int, t: int) -> None:

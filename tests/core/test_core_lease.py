@@ -50,13 +50,13 @@ def test_a_lease_is_lost_from_its_deadline_on() -> None:
     assert hold.remaining(before) == pytest.approx(1e-6, abs=1e-9)
     assert (hold.state(at), hold.lost(at), hold.remaining(at)) == ("lost", True, 0.0)
     assert hold.remaining(at + 1000) == 0.0
-    assert hold.reason() == "expired"
+    assert hold.gone == "expired"
 
 
 def test_what_the_store_says_is_gone_is_lost_at_once() -> None:
     hold = a_hold()
     hold.gone = "taken"
-    assert (hold.state(100.0), hold.lost(100.0), hold.remaining(100.0), hold.reason()) == ("lost", True, 0.0, "taken")
+    assert (hold.state(100.0), hold.lost(100.0), hold.remaining(100.0), hold.gone) == ("lost", True, 0.0, "taken")
 
 
 def test_a_release_in_time_is_no_loss_however_late_one_looks() -> None:

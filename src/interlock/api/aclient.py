@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import wraps
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from ..backends.registry import open_backend
 from ..core import checks
 from ..core.checks import Duration
 from ..core.claim import Entry
+from ..core.renewal import Keeping
+from ..errors import LeaseLost
 from ..flow import acquire as acquiring
 from ..flow import hold as holding
+from ..flow.keep import Keeper
 from ..flow.site import Site
-from ..runtime.aio import AsyncioRuntime
+from ..runtime.aio import AsyncioRuntime, Leash
 from .base import BaseLease, Entered
-from .options import UNSET, Options, Unset, where
+from .options import UNSET, Callback, Options, Settings, Unset, where
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,39 +34,70 @@ class AsyncLease(BaseLease):
     """
 
     __slots__ = ()
+    _leash: Leash | None
+
+    def _enter(self) -> None:
+        """A block begins: from now on a loss cancels its task."""
+        hold, now = self._hold, self._site.runtime.now
+        if self._leash is None:
+            self._leash = Leash(lambda: hold.tell_at, lambda: holding.run_out(hold, now()))
+            hold.watch(self._told)
+
+    def _told(self, what: str) -> None:
+        if what == "lost" and self._leash is not None:
+            self._leash.pull()
 
     async def extend(self, ttl: Duration | None = None) -> None:
-        """Set what is left of the lease to `ttl` seconds, by default to the ttl it was granted with.
+        """Set what is left of the lease to `ttl` seconds, by default to its own ttl. Renewal goes on with that ttl.
 
         Raises LeaseLost if it is over: it never comes back. Raises Unavailable if the store does not answer; the lease then
         stands as `remaining()` says.
         """
         await holding.extend(self._site, self._hold, self._hold.ttl if ttl is None else checks.ttl(ttl))
+        if self._hold.kept:
+            self._keeper.keep(self._hold)
+
+    async def wait_lost(self, timeout: Duration | None = None) -> bool:
+        """Wait until the lease is lost: True. False when `timeout` seconds have passed, or as soon as it is released.
+
+        A lease that is renewed is known to be lost a little before its deadline: a margin of a twentieth of its ttl.
+        """
+        return await holding.wait_lost(self._site, self._hold, checks.timeout(timeout))
 
     async def release(self) -> bool:
         """Give the lock back. True if this call did, False if it was released before or is lost. Harmless when repeated.
 
-        Raises Unavailable if the store does not answer: the lock then ends with its ttl, and release may be called again.
+        Ends renewal. Asks no store when it is lost. Raises Unavailable if the store does not answer: the lock then ends with
+        its ttl, and release may be called again.
         """
         return await holding.release(self._site, self._hold)
 
     async def __aenter__(self) -> AsyncLease:
         """The lease itself, once it is sure that it is held. Raises as `check` does."""
         self.check()
+        self._enter()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release. Raises LeaseLost if the lease was lost and the body raised nothing; never hides the body's exception."""
+        leash, self._leash = self._leash, None
+        if leash is not None:
+            self._hold.unwatch(self._told)
+            if leash.slip(error):  # the body was stopped by us: what happened to it is the loss
+                with suppress(LeaseLost):
+                    await holding.leave(self._site, self._hold, None)
+                raise holding.lost(self._hold) from error
         await holding.leave(self._site, self._hold, error)
 
 
 class AsyncLock:
     """A name with options. Has no state of its own: share it between threads or tasks, use it again and again."""
 
-    def __init__(self, site: Site, name: str, options: Options) -> None:
+    def __init__(self, site: Site, keeper: Keeper, name: str, options: Options) -> None:
         self._site = site
+        self._keeper = keeper
         self._options = options
         self._name = checks.name(name)
         self._entered: Entered[AsyncLease] = Entered()
@@ -78,20 +113,24 @@ class AsyncLock:
         Raises AcquireTimeout if somebody else still has it, Unavailable if the store does not answer. Nothing is left behind
         then, nor when the call is interrupted or cancelled.
         """
-        limit = self._options.timeout if timeout is UNSET else checks.timeout(timeout)
-        return AsyncLease(self._site, await acquiring.acquire(self._site, self._name, self._options.ttl, limit))
+        options = self._options
+        limit = options.timeout if timeout is UNSET else checks.timeout(timeout)
+        hold = await acquiring.acquire(self._site, self._name, options.ttl, limit, options.policy, options.note)
+        return AsyncLease(self._site, self._keeper, hold, options)
 
     async def try_acquire(self) -> AsyncLease | None:
         """Ask once, without waiting: the lease, or None if somebody else has the lock.
 
         Raises Unavailable if the store does not answer. Nothing is left behind then.
         """
-        hold = await acquiring.try_acquire(self._site, self._name, self._options.ttl)
-        return None if hold is None else AsyncLease(self._site, hold)
+        options = self._options
+        hold = await acquiring.try_acquire(self._site, self._name, options.ttl, options.policy, options.note)
+        return None if hold is None else AsyncLease(self._site, self._keeper, hold, options)
 
     async def __aenter__(self) -> AsyncLease:
         """Acquire with the lock's own timeout. The body never runs without the lock."""
         lease = await self.acquire()
+        lease._enter()
         self._entered.push(_me(), lease)
         return lease
 
@@ -124,7 +163,7 @@ class AsyncClient:
         *,
         ttl: Duration = 10.0,
         timeout: Duration | None = None,
-        renew: bool = False,
+        renew: bool = True,
         request_timeout: Duration | Unset = UNSET,
         drift: float = 0.01,
     ) -> None:
@@ -134,6 +173,7 @@ class AsyncClient:
         given = request_timeout is not UNSET and isinstance(nodes, list | tuple)
         self._options = Options.checked(ttl, timeout, renew, drift, bound if given else 0.0)
         self._site = Site(open_backend(nodes, runtime), runtime, bound, self._options.drift)
+        self._keeper = Keeper(self._site)
 
     @property
     def address(self) -> str:
@@ -147,40 +187,49 @@ class AsyncClient:
         ttl: Duration | Unset = UNSET,
         timeout: Duration | Unset | None = UNSET,
         renew: bool | Unset = UNSET,
+        max_hold: Duration | None = None,
+        progress: Duration | None = None,
+        lock_delay: Duration = 0.0,
+        on_lost: Callback | None = None,
+        on_doubtful: Callback | None = None,
+        note: str = "",
     ) -> AsyncLock:
         """The lock called `name`. Asks no store.
 
         `ttl` is how many seconds the store keeps it if you vanish, by default the client's: 10. `timeout` is how many seconds
         you are ready to wait for it, by default the client's: None, for ever. Not re-entrant: to acquire a name that you hold
-        is to wait for yourself. Raises UsageError for a name or a duration that cannot be used, Unsupported for `renew=True`,
-        which this version does not have.
+        is to wait for yourself.
+
+        A lease is renewed in the background until it is released, for `max_hold` seconds at most if given, and only while
+        lease.progress() is called at least every `progress` seconds if given; `renew=False` gives a fixed lease. `on_lost` is
+        called with the lease when it is lost, `on_doubtful` when renewal has failed for a third of the ttl: in a thread of its
+        own, or in the event loop, where it must not block. `lock_delay` keeps the name closed for so many seconds after the
+        end of a lease that was not released. `note` is shown to everybody who looks at the lock. Raises UsageError for what
+        cannot be used.
         """
-        return AsyncLock(self._site, name, self._options.but(ttl, timeout, renew))
+        options = self._options.but(ttl, timeout, renew, max_hold, progress, lock_delay, on_lost, on_doubtful, note)
+        return AsyncLock(self._site, self._keeper, name, options)
 
     def locked(
-        self,
-        name: str,
-        *,
-        ttl: Duration | Unset = UNSET,
-        timeout: Duration | Unset | None = UNSET,
-        renew: bool | Unset = UNSET,
+        self, name: str, **settings: Unpack[Settings]
     ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """Decorate a function so that each call runs under a lock whose name is filled in from its arguments.
 
-        `@client.locked("order:{order_id}")` locks per order. A call raises what acquiring and leaving a `with` block raise.
-        Raises UsageError at decoration for a template that does not fit the function, or a function of the other colour.
+        `@client.locked("order:{order_id}")` locks per order; the settings are those of `lock`. A call raises what acquiring
+        and leaving a `with` block raise. Raises UsageError at decoration for a template that does not fit the function, or a
+        function of the other colour.
         """
         from .template import check_template, finished, name_maker  # lazily: `inspect` is a third of the import time
 
         check_template(name)
-        options = self._options.but(ttl, timeout, renew)
+        options = self._options.but(**settings)
 
         def decorate(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
             make = name_maker(name, function, "asyncio")
 
             @wraps(function)
             async def under_lock(*args: P.args, **kwargs: P.kwargs) -> R:
-                async with AsyncLock(self._site, make(args, kwargs), options):
+                async with AsyncLock(self._site, self._keeper, make(args, kwargs), options):
                     return finished(await function(*args, **kwargs))
 
             return under_lock
@@ -194,8 +243,13 @@ class AsyncClient:
         """
         return await self._site.backend.inspect(checks.name(name), self._site.request_timeout)
 
+    def keeping(self) -> Keeping:
+        """How renewal is doing: leases kept, round trips, failures, how late it ran. Asks no store."""
+        return self._keeper.keeping()
+
     async def close(self) -> None:
-        """Close the connections. Leases that were not released end with their ttl. Harmless when repeated."""
+        """End renewal and close the connections. Leases that were not released end with their ttl. Harmless when repeated."""
+        await self._keeper.close()
         await self._site.backend.close()
 
     async def __aenter__(self) -> AsyncClient:

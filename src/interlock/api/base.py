@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Generic, TypeVar
+import warnings
+from typing import Any, Generic, TypeVar
+from weakref import ref
 
-from ..core.lease import Hold
+from ..core.lease import DOUBTFUL, HELD, Hold
 from ..errors import UsageError
 from ..flow.hold import check
+from ..flow.keep import Keeper
 from ..flow.site import Site
+from .options import Callback, Options
 
 L = TypeVar("L", bound="BaseLease")
 
@@ -49,12 +53,43 @@ class BaseLease:
     It belongs to whoever has the object, so it may be handed to another thread or task on purpose.
     """
 
-    __slots__ = ("_mine", "_pid", "_site")
+    __slots__ = ("__weakref__", "_keeper", "_leash", "_mine", "_pid", "_site")
 
-    def __init__(self, site: Site, hold: Hold) -> None:
+    def __init__(self, site: Site, keeper: Keeper, hold: Hold, options: Options) -> None:
         self._site = site
+        self._keeper = keeper
         self._mine = hold
         self._pid = os.getpid()
+        self._leash: Any = None  # what stops the body of a block, in asyncio
+        if options.on_lost is not None or options.on_doubtful is not None:
+            self._call_back(options.on_lost, options.on_doubtful)
+        elif not hold.policy.renew:
+            return  # nothing in the background
+        keeper.keep(hold)
+
+    def _call_back(self, on_lost: Callback | None, on_doubtful: Callback | None) -> None:
+        me, runtime = ref(self), self._site.runtime  # weakly: a lease that nobody has any more is not renewed
+
+        def watcher(what: str) -> None:
+            callback = on_lost if what == "lost" else on_doubtful if what == "doubtful" else None
+            if callback is not None and (lease := me()) is not None:
+                runtime.call(lambda: callback(lease), f"on_{what} of '{lease.name}'")
+
+        self._mine.watch(watcher)
+
+    def __del__(self) -> None:
+        """Dropped without a release: a renewed lease is left to expire. Nothing is released here, and nothing is asked."""
+        hold = getattr(self, "_mine", None)
+        if hold is None or hold.released or hold.gone or not hold.kept or self._pid != os.getpid():
+            return
+        hold.dropped = True
+        warnings.warn(
+            f"interlock: the lease on {hold.name!r} was dropped without release(); it is not renewed any more and ends by "
+            f"itself within {hold.ttl + hold.policy.delay:g} s. Use a `with` block, or keep the lease",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
 
     @property
     def _hold(self) -> Hold:
@@ -90,8 +125,23 @@ class BaseLease:
 
     @property
     def state(self) -> str:
-        """One word: "held", "lost" or "released"."""
+        """One word: "held", "doubtful" (it should have been renewed and was not; still yours), "lost" or "released"."""
         return self._hold.state(self._site.runtime.now())
+
+    @property
+    def reason(self) -> str:
+        """Why it was lost, "" while it is not.
+
+        "expired" (its time was over), "taken" (somebody else has it), "forced" (removed from the store before its time),
+        "unreachable" (the store did not answer), "paused" (this process did not run), "forked" (it is the parent's).
+        """
+        return self._hold.gone if self.lost else ""
+
+    def progress(self) -> None:
+        """Say that the work gets on. With `progress=` renewal ends when this was not called for so long. Raises as `check`."""
+        now = self._site.runtime.now()
+        check(self._hold, now)
+        self._hold.progressed = now
 
     def remaining(self) -> float:
         """For how many seconds the lease may still be believed; 0 when lost or released. Asks no store."""
@@ -105,5 +155,5 @@ class BaseLease:
         check(self._hold, self._site.runtime.now())
 
     def __repr__(self) -> str:
-        left = f", {self.remaining():.3f} s left" if self.state == "held" else ""
+        left = f", {self.remaining():.3f} s left" if self.state in (HELD, DOUBTFUL) else ""
         return f"<{type(self).__name__} {self.name!r} fence={self.fence} {self.state}{left}>"

@@ -6,18 +6,20 @@ from collections.abc import Callable
 from functools import wraps
 from threading import get_ident
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from ..backends.registry import open_backend
 from ..core import checks
 from ..core.checks import Duration
 from ..core.claim import Entry
+from ..core.renewal import Keeping
 from ..flow import acquire as acquiring
 from ..flow import hold as holding
+from ..flow.keep import Keeper
 from ..flow.site import Site
 from ..runtime.blocking import BlockingRuntime, run
 from .base import BaseLease, Entered
-from .options import UNSET, Options, Unset, where
+from .options import UNSET, Callback, Options, Settings, Unset, where
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,17 +34,27 @@ class Lease(BaseLease):
     __slots__ = ()
 
     def extend(self, ttl: Duration | None = None) -> None:
-        """Set what is left of the lease to `ttl` seconds, by default to the ttl it was granted with.
+        """Set what is left of the lease to `ttl` seconds, by default to its own ttl. Renewal goes on with that ttl.
 
         Raises LeaseLost if it is over: it never comes back. Raises Unavailable if the store does not answer; the lease then
         stands as `remaining()` says.
         """
         run(holding.extend(self._site, self._hold, self._hold.ttl if ttl is None else checks.ttl(ttl)))
+        if self._hold.kept:
+            self._keeper.keep(self._hold)
+
+    def wait_lost(self, timeout: Duration | None = None) -> bool:
+        """Wait until the lease is lost: True. False when `timeout` seconds have passed, or as soon as it is released.
+
+        A lease that is renewed is known to be lost a little before its deadline: a margin of a twentieth of its ttl.
+        """
+        return run(holding.wait_lost(self._site, self._hold, checks.timeout(timeout)))
 
     def release(self) -> bool:
         """Give the lock back. True if this call did, False if it was released before or is lost. Harmless when repeated.
 
-        Raises Unavailable if the store does not answer: the lock then ends with its ttl, and release may be called again.
+        Ends renewal. Asks no store when it is lost. Raises Unavailable if the store does not answer: the lock then ends with
+        its ttl, and release may be called again.
         """
         return run(holding.release(self._site, self._hold))
 
@@ -59,8 +71,9 @@ class Lease(BaseLease):
 class Lock:
     """A name with options. Has no state of its own: share it between threads or tasks, use it again and again."""
 
-    def __init__(self, site: Site, name: str, options: Options) -> None:
+    def __init__(self, site: Site, keeper: Keeper, name: str, options: Options) -> None:
         self._site = site
+        self._keeper = keeper
         self._options = options
         self._name = checks.name(name)
         self._entered: Entered[Lease] = Entered()
@@ -76,16 +89,19 @@ class Lock:
         Raises AcquireTimeout if somebody else still has it, Unavailable if the store does not answer. Nothing is left behind
         then, nor when the call is interrupted or cancelled.
         """
-        limit = self._options.timeout if timeout is UNSET else checks.timeout(timeout)
-        return Lease(self._site, run(acquiring.acquire(self._site, self._name, self._options.ttl, limit)))
+        options = self._options
+        limit = options.timeout if timeout is UNSET else checks.timeout(timeout)
+        hold = run(acquiring.acquire(self._site, self._name, options.ttl, limit, options.policy, options.note))
+        return Lease(self._site, self._keeper, hold, options)
 
     def try_acquire(self) -> Lease | None:
         """Ask once, without waiting: the lease, or None if somebody else has the lock.
 
         Raises Unavailable if the store does not answer. Nothing is left behind then.
         """
-        hold = run(acquiring.try_acquire(self._site, self._name, self._options.ttl))
-        return None if hold is None else Lease(self._site, hold)
+        options = self._options
+        hold = run(acquiring.try_acquire(self._site, self._name, options.ttl, options.policy, options.note))
+        return None if hold is None else Lease(self._site, self._keeper, hold, options)
 
     def __enter__(self) -> Lease:
         """Acquire with the lock's own timeout. The body never runs without the lock."""
@@ -120,7 +136,7 @@ class Client:
         *,
         ttl: Duration = 10.0,
         timeout: Duration | None = None,
-        renew: bool = False,
+        renew: bool = True,
         request_timeout: Duration | Unset = UNSET,
         drift: float = 0.01,
     ) -> None:
@@ -130,6 +146,7 @@ class Client:
         given = request_timeout is not UNSET and isinstance(nodes, list | tuple)
         self._options = Options.checked(ttl, timeout, renew, drift, bound if given else 0.0)
         self._site = Site(open_backend(nodes, runtime), runtime, bound, self._options.drift)
+        self._keeper = Keeper(self._site)
 
     @property
     def address(self) -> str:
@@ -143,40 +160,47 @@ class Client:
         ttl: Duration | Unset = UNSET,
         timeout: Duration | Unset | None = UNSET,
         renew: bool | Unset = UNSET,
+        max_hold: Duration | None = None,
+        progress: Duration | None = None,
+        lock_delay: Duration = 0.0,
+        on_lost: Callback | None = None,
+        on_doubtful: Callback | None = None,
+        note: str = "",
     ) -> Lock:
         """The lock called `name`. Asks no store.
 
         `ttl` is how many seconds the store keeps it if you vanish, by default the client's: 10. `timeout` is how many seconds
         you are ready to wait for it, by default the client's: None, for ever. Not re-entrant: to acquire a name that you hold
-        is to wait for yourself. Raises UsageError for a name or a duration that cannot be used, Unsupported for `renew=True`,
-        which this version does not have.
-        """
-        return Lock(self._site, name, self._options.but(ttl, timeout, renew))
+        is to wait for yourself.
 
-    def locked(
-        self,
-        name: str,
-        *,
-        ttl: Duration | Unset = UNSET,
-        timeout: Duration | Unset | None = UNSET,
-        renew: bool | Unset = UNSET,
-    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        A lease is renewed in the background until it is released, for `max_hold` seconds at most if given, and only while
+        lease.progress() is called at least every `progress` seconds if given; `renew=False` gives a fixed lease. `on_lost` is
+        called with the lease when it is lost, `on_doubtful` when renewal has failed for a third of the ttl: in a thread of its
+        own, or in the event loop, where it must not block. `lock_delay` keeps the name closed for so many seconds after the
+        end of a lease that was not released. `note` is shown to everybody who looks at the lock. Raises UsageError for what
+        cannot be used.
+        """
+        options = self._options.but(ttl, timeout, renew, max_hold, progress, lock_delay, on_lost, on_doubtful, note)
+        return Lock(self._site, self._keeper, name, options)
+
+    def locked(self, name: str, **settings: Unpack[Settings]) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a function so that each call runs under a lock whose name is filled in from its arguments.
 
-        `@client.locked("order:{order_id}")` locks per order. A call raises what acquiring and leaving a `with` block raise.
-        Raises UsageError at decoration for a template that does not fit the function, or a function of the other colour.
+        `@client.locked("order:{order_id}")` locks per order; the settings are those of `lock`. A call raises what acquiring
+        and leaving a `with` block raise. Raises UsageError at decoration for a template that does not fit the function, or a
+        function of the other colour.
         """
         from .template import check_template, finished, name_maker  # lazily: `inspect` is a third of the import time
 
         check_template(name)
-        options = self._options.but(ttl, timeout, renew)
+        options = self._options.but(**settings)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             make = name_maker(name, function, "blocking")
 
             @wraps(function)
             def under_lock(*args: P.args, **kwargs: P.kwargs) -> R:
-                with Lock(self._site, make(args, kwargs), options):
+                with Lock(self._site, self._keeper, make(args, kwargs), options):
                     return finished(function(*args, **kwargs))
 
             return under_lock
@@ -190,8 +214,13 @@ class Client:
         """
         return run(self._site.backend.inspect(checks.name(name), self._site.request_timeout))
 
+    def keeping(self) -> Keeping:
+        """How renewal is doing: leases kept, round trips, failures, how late it ran. Asks no store."""
+        return self._keeper.keeping()
+
     def close(self) -> None:
-        """Close the connections. Leases that were not released end with their ttl. Harmless when repeated."""
+        """End renewal and close the connections. Leases that were not released end with their ttl. Harmless when repeated."""
+        run(self._keeper.close())
         run(self._site.backend.close())
 
     def __enter__(self) -> Client:

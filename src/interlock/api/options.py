@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from math import inf
+from typing import Any, Final, NamedTuple, TypedDict
 
 from ..core import checks
 from ..core.checks import Duration
-from ..core.lease import DRIFT_RATE
-from ..errors import Unsupported, UsageError
+from ..core.lease import DRIFT_RATE, Policy
+from ..errors import UsageError
 
 _NEXT_URL = re.compile(r"\s*,\s*(?=[a-z][a-z0-9+.-]*:)", re.IGNORECASE)  # a comma may also stand in a password
 URL_VARIABLE = "INTERLOCK_URL"
@@ -28,28 +30,74 @@ class Unset(Enum):
 UNSET: Final = Unset.UNSET
 
 
+Callback = Callable[[Any], object]
+"""Called with the lease."""
+
+
+class Settings(TypedDict, total=False):
+    """What `lock` and `locked` can be told; see `Client.lock`."""
+
+    ttl: Duration | Unset
+    timeout: Duration | Unset | None
+    renew: bool | Unset
+    max_hold: Duration | None
+    progress: Duration | None
+    lock_delay: Duration
+    on_lost: Callback | None
+    on_doubtful: Callback | None
+    note: str
+
+
 class Options(NamedTuple):
     """The settings of a lock."""
 
     ttl: float
     timeout: float | None
+    policy: Policy
     drift: float = DRIFT_RATE
     floor: float = 0.0  # a ttl must be longer: the time that a quorum's nodes were given to answer, if it was given
+    on_lost: Callback | None = None
+    on_doubtful: Callback | None = None
+    note: str = ""
 
     @classmethod
     def checked(cls, ttl: Duration, timeout: Duration | None, renew: bool, drift: float, floor: float) -> Options:
-        """Raises UsageError on values out of range, Unsupported for `renew=True`."""
-        _check_renew(renew)
+        """Raises UsageError on values out of range."""
         rate = checks.drift_rate(drift)
-        return cls(_checked_ttl(ttl, rate, floor), checks.timeout(timeout), rate, floor)
+        policy = Policy(renew=_flag(renew))
+        return cls(_checked_ttl(ttl, rate, floor), checks.timeout(timeout), policy, rate, floor)
 
-    def but(self, ttl: Duration | Unset, timeout: Duration | Unset | None, renew: bool | Unset) -> Options:
-        """These, with what was given put in. Raises as `checked` does."""
-        if renew is not UNSET:
-            _check_renew(renew)
+    def but(
+        self,
+        ttl: Duration | Unset = UNSET,
+        timeout: Duration | Unset | None = UNSET,
+        renew: bool | Unset = UNSET,
+        max_hold: Duration | None = None,
+        progress: Duration | None = None,
+        lock_delay: Duration = 0.0,
+        on_lost: Callback | None = None,
+        on_doubtful: Callback | None = None,
+        note: str = "",
+    ) -> Options:
+        """These, with what was given put in. Raises UsageError on values out of range or that do not fit together."""
+        period = self.ttl if ttl is UNSET else _checked_ttl(ttl, self.drift, self.floor)
+        renewing = self.policy.renew if renew is UNSET else _flag(renew)
+        if not renewing and (max_hold is not None or progress is not None):
+            raise UsageError(
+                "max_hold and progress limit renewal, and renew=False has none; nothing was done. Drop one of them"
+            )
         return self._replace(
-            ttl=self.ttl if ttl is UNSET else _checked_ttl(ttl, self.drift, self.floor),
+            ttl=period,
             timeout=self.timeout if timeout is UNSET else checks.timeout(timeout),
+            policy=Policy(
+                renewing,
+                inf if max_hold is None else checks.max_hold(max_hold, period),
+                inf if progress is None else checks.progress(progress),
+                checks.lock_delay(lock_delay, period),
+            ),
+            on_lost=_callback(on_lost, "on_lost"),
+            on_doubtful=_callback(on_doubtful, "on_doubtful"),
+            note=checks.note(note),
         )
 
 
@@ -63,14 +111,20 @@ def _checked_ttl(value: Duration, rate: float, floor: float) -> float:
     return number
 
 
-def _check_renew(renew: object) -> None:
+def _flag(renew: object) -> bool:
     if not isinstance(renew, bool):
         raise UsageError(f"renew is True or False, not {type(renew).__name__}")
-    if renew:
-        raise Unsupported(
-            "renew=True: this version has fixed leases only and will not pretend otherwise. Use renew=False with a ttl that "
-            "outlasts the work, call lease.extend() in time, and let the resource check lease.fence"
-        )
+    return renew
+
+
+def _callback(function: Callback | None, what: str) -> Callback | None:
+    if function is None:
+        return None
+    if not callable(function):
+        raise UsageError(f"{what} is a function that takes the lease, not {type(function).__name__}")
+    if getattr(getattr(function, "__code__", None), "co_flags", 0) & 0x80:  # a coroutine function; `inspect` costs too much
+        raise UsageError(f"{what} is called, not awaited: give a plain function (it may create a task, or set an event)")
+    return function
 
 
 def where(store: Any) -> Any:

@@ -62,10 +62,13 @@ class Electorate:
         self._vet_again = 0.0
         self._identities: dict[str, str] = {}  # server → the address that it is known by here
 
+    def able(self) -> list[int]:
+        """Those who may vote: who have their memory, as far as we know."""
+        return [index for index, node in enumerate(self.nodes) if node.quarantine is None]
+
     def ready(self) -> list[int]:
         """Whom to ask. A node that failed or is silent rests, unless its vote is needed; then everybody is asked."""
-        now = self._runtime.now()
-        able = [index for index, node in enumerate(self.nodes) if node.quarantine is None]
+        now, able = self._runtime.now(), self.able()
         ready = [index for index in able if self._ready(self.nodes[index], now)]
         return ready if len(ready) >= self.needed else able
 
@@ -96,7 +99,7 @@ class Electorate:
         latencies: dict[int, float] = {}
 
         async def impatience(enough: Callable[[], bool]) -> None:
-            while not enough():
+            while not enough() and len(answers) < len(asked):
                 await runtime.sleep(max(SILENT, runtime.now() - began))
 
         def ended(place: int, outcome: Any) -> bool:
@@ -139,8 +142,7 @@ class Electorate:
         if not self._open_yet:
             await self._open(within)
             return
-        if any(node.quarantine is not None for node in self.nodes):
-            await self._readmit(within)
+        await self.readmit(within)
         now = self._runtime.now()
         strangers = [index for index, node in enumerate(self.nodes) if not node.vetted and node.health.retry_at <= now]
         if strangers and now >= self._vet_again:  # those that were late, or away, when the client looked first
@@ -257,7 +259,7 @@ class Electorate:
                     remarks[index] = f"lost its memory; votes again in {left:.1f} s at the earliest"
         return remarks
 
-    async def _readmit(self, within: float) -> None:
+    async def readmit(self, within: float) -> None:
         """Let those vote again whose quarantine is served and whose fences can be seeded from a quorum of the others."""
         now = self._runtime.now()
         served = [index for index, node in enumerate(self.nodes) if node.quarantine and node.quarantine.until <= now]

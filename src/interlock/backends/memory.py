@@ -9,12 +9,12 @@ Rules of the file: one dictionary, one counter, one lock around each verb. Cleve
 from __future__ import annotations
 
 from _thread import allocate_lock  # threading itself is forbidden to backends: it invites waiting
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ..core import fence as fences
-from ..core.claim import Claim, Entry, Gone, Granted, Refused, Unmarked, free
+from ..core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked, free
 from ..core.quorum import Roll
 from ..core.token import owner_of
 from ..errors import UsageError
@@ -99,16 +99,25 @@ class MemoryBackend:
 
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
         """See `port.Backend.extend`."""
+        with self._memory.guard:
+            return self._extend(Renewal(name, token, ttl, fence))
+
+    async def renew(self, leases: Sequence[Renewal], within: float) -> list[Granted | Gone]:
+        """See `port.Backend.renew`."""
+        with self._memory.guard:
+            return [self._extend(lease) for lease in leases]
+
+    def _extend(self, lease: Renewal) -> Granted | Gone:
         memory = self._memory
-        with memory.guard:
-            held = memory.holder(name)
-            if held is None or held.token != token:
-                return Gone(taken=held is not None)
-            raised = max(held.fence, fence)
-            memory.last_fence = max(memory.last_fence, raised)
-            memory.held[name] = Held(token, raised, memory.now() + ttl)
-            self._note(ttl)
-            return Granted(raised, ttl)
+        name, token, ttl, fence = lease
+        held = memory.holder(name)
+        if held is None or held.token != token:
+            return Gone(taken=held is not None)
+        raised = max(held.fence, fence)
+        memory.last_fence = max(memory.last_fence, raised)
+        memory.held[name] = Held(token, raised, memory.now() + ttl)
+        self._note(ttl)
+        return Granted(raised, ttl)
 
     async def release(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.release`."""
@@ -132,10 +141,6 @@ class MemoryBackend:
             if held is None:
                 return free(name)
             return Entry(name, True, owner_of(held.token), held.until - memory.now(), held.fence)
-
-    async def uphold(self, name: str, token: str, ttl: float, within: float, fence: int) -> Granted | Gone:
-        """See `port.Member.uphold`."""
-        return await self.extend(name, token, ttl, within, fence)
 
     async def roll(self, within: float) -> Standing:
         """See `port.Member.roll`."""

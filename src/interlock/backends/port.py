@@ -2,7 +2,8 @@
 
 The contract, mirrored one to one by `interlock.testing.conformance`:
 
-1. *Atomic.* A verb happens whole or not at all.
+1. *Atomic.* A verb happens whole or not at all. A batch is many verbs: each of its leases is judged alone, and one that
+   is gone, taken or spoilt keeps no other from being extended.
 2. *Idempotent by token.* A repeated claim by the holder answers the same fence and sets the ttl anew; a repeated release or
    undo is harmless. So a lost reply costs nothing.
 3. *Answers are data.* Raising `Unavailable` or being cancelled means that the outcome is unknown; the flow then calls `undo`.
@@ -13,14 +14,16 @@ The contract, mirrored one to one by `interlock.testing.conformance`:
 7. *Bounded.* A verb answers or raises `Unavailable` within `within` seconds, connecting included.
 8. *Names are opaque* text that `core.checks.name` has passed.
 9. *Foreign exceptions end here.* What leaves a verb is an answer, an `InterlockError` or a cancellation.
+10. *Only a claim creates.* To extend or renew never makes or revives a lease, however late it arrives. So one whose answer
+    never came needs no undo.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ..core.claim import Claim, Entry, Gone, Granted, Refused, Unmarked
+from ..core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked
 from ..core.quorum import Roll
 from ..runtime.base import Runtime
 
@@ -45,6 +48,13 @@ class Backend(Protocol):
 
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
         """Set what is left of the token's lease to `ttl`. A `fence` above the stored one is stored (a quorum's write-back)."""
+
+    async def renew(self, leases: Sequence[Renewal], within: float) -> Sequence[Granted | Gone | None]:
+        """`extend` for many leases in one round trip, answered in their order. None: the outcome of that one is unknown.
+
+        A lease whose name holds something that is no lock is Gone, and taken. Raises Unavailable when the outcome of all is
+        unknown.
+        """
 
     async def release(self, name: str, token: str, within: float) -> bool:
         """Give the name back if the token holds it; whether it did."""
@@ -77,7 +87,7 @@ class Standing(NamedTuple):
 
 
 class Member(Backend, Protocol):
-    """A store that can also be a node of a quorum. With each vote and extension it keeps its roll true."""
+    """A store that can also be a node of a quorum. With each vote, extension and renewal it keeps its roll true."""
 
     async def vote(self, claim: Claim, proposal: int, within: float) -> Granted | Refused | Unmarked:
         """As `claim`, but Unmarked while the node has no roll: it cannot know which leases it has forgotten.
@@ -85,9 +95,6 @@ class Member(Backend, Protocol):
         A new fence is `proposal` if that is higher than the node's own and no more than ten seconds ahead of its clock: nodes
         that all take it agree at once.
         """
-
-    async def uphold(self, name: str, token: str, ttl: float, within: float, fence: int) -> Granted | Gone:
-        """As `extend`, and the roll is kept true."""
 
     async def roll(self, within: float) -> Standing:
         """How the node stands."""

@@ -8,25 +8,28 @@ Interleavings and where each is handled
 - a node is late: its answer is not awaited; the release follows its request down the same connection (the member's duty)
 - split vote, or a grant that not enough nodes can be taught the fence of: taken back everywhere, refused, asked again later
 - cancelled while votes are out: `undo` takes back what any node may have granted
+- released while its renewal is under way: nodes that are rid of it already look as if they lacked it; it is not put back there
 - a node lost its memory: it answers Unmarked and does not count; see `electorate`
 """
 
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from ..core import fence as fences
-from ..core.claim import Claim, Entry, Gone, Granted, Refused, Unmarked, free
-from ..core.quorum import Tally
+from ..core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked, free
+from ..core.quorum import Extensions, Tally
 from ..errors import Unavailable, UsageError, Vote
 from ..runtime.base import Runtime
-from .electorate import Electorate
+from .electorate import Ask, Electorate
 from .port import Capabilities, Member
 
 LEAD_MS = 50  # how far ahead of our clock a proposal is, so that nodes whose clocks are a little ahead can take it too
+MENDED_AT_ONCE = 50  # leases; a node that came back empty lacks them all, and must not keep the next renewals waiting
 
 
 class QuorumBackend:
@@ -38,7 +41,8 @@ class QuorumBackend:
         self.electorate = Electorate(members, runtime, self.address)
         self.nodes, self.needed = self.electorate.nodes, self.electorate.needed
         self._runtime = runtime
-        self._where: dict[str, tuple[Sequence[int], float]] = {}  # token → nodes that were asked, and how long that matters
+        # token → nodes that were asked, and how long that matters; those touched last come last
+        self._where: OrderedDict[str, tuple[Sequence[int], float]] = OrderedDict()
         self._asked: set[str] = set()  # tokens that nodes may hold although nobody was told so
 
     # --- the verbs ------------------------------------------------------------------------------------------------------
@@ -80,28 +84,27 @@ class QuorumBackend:
 
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
         """See `port.Backend.extend`. Needs a quorum; heals nodes that lost the lease or never had it."""
-        asked = [index for index, node in enumerate(self.nodes) if node.quarantine is None]
-        granted: dict[int, Granted] = {}
-        gone: dict[int, Gone] = {}
+        lease, able = Renewal(name, token, ttl, fence), self.electorate.able()
+        (answer,) = await self._extend(
+            [lease], able, lambda member: member.extend(name, token, ttl, within, fence), within, hear_out=False
+        )
+        assert answer is not None  # noqa: S101 - NoQuorum was raised
+        return answer
 
-        def count(index: int, outcome: object) -> bool:
-            if isinstance(outcome, Granted):
-                granted[index] = outcome
-            elif isinstance(outcome, Gone):
-                gone[index] = outcome
-            return len(granted) >= self.needed
+    async def renew(self, leases: Sequence[Renewal], within: float) -> Sequence[Granted | Gone | None]:
+        """See `port.Backend.renew`. Each lease needs a quorum of its own; raises NoQuorum when none has a certain outcome.
 
-        votes, answers = await self.electorate.poll(asked, lambda member: member.uphold(name, token, ttl, within, fence), count)
-        if len(granted) >= self.needed:
-            self.electorate.longest = max(self.electorate.longest, ttl)
-            self._remember(token, asked, ttl)
-            stored = max(answer.fence for answer in granted.values())
-            await self._heal(Claim(name, token, ttl), stored, [index for index in gone if not gone[index].taken], within)
-            return Granted(stored, ttl)
-        if len(asked) - len(gone) < self.needed:
-            await self._release(name, token, within, set(granted))
-            return Gone(taken=any(answer.taken for answer in gone.values()))
-        raise self.electorate.no_quorum(f"no quorum to extend '{name}'", votes, answers)
+        Heals as `extend` does, a bounded number of leases at a time: the rest is left to the next renewals. A client that only
+        renews asks for no votes, so nodes that have served their quarantine are let back in here as well.
+        """
+        if not leases:
+            return []
+        until = self._runtime.now() + within
+        outcomes = await self._extend(
+            leases, self.electorate.ready(), lambda member: member.renew(leases, within), within, hear_out=True
+        )
+        await self.electorate.readmit(max(until - self._runtime.now(), 0.001))
+        return outcomes
 
     async def release(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.release`. True when a quorum had it; raises NoQuorum when too few nodes answer."""
@@ -162,22 +165,71 @@ class QuorumBackend:
                 return len(stored) >= self.needed
 
             await self.electorate.poll(
-                behind, lambda member: member.uphold(claim.name, claim.token, claim.ttl, each, fence), count
+                behind, lambda member: member.extend(claim.name, claim.token, claim.ttl, each, fence), count
             )
             if len(stored) < self.needed:
                 return None
         return Granted(fence, ttl)
 
-    async def _heal(self, claim: Claim, fence: int, lacking: list[int], within: float) -> None:
-        """Put the lease on nodes that lost it or never had it, its fence with it. Best effort: the quorum stands without."""
+    # --- an extension ---------------------------------------------------------------------------------------------------
 
-        async def heal(member: Member) -> None:
-            answer = await member.vote(claim, fence, within)
+    async def _extend(
+        self, leases: Sequence[Renewal], asked: Sequence[int], ask: Ask, within: float, hear_out: bool
+    ) -> Sequence[Granted | Gone | None]:
+        """Extend leases on these nodes, and mend where they differ. Raises NoQuorum when nothing is certain about any.
+
+        `hear_out`: wait a moment for nodes that are slower than a quorum. What they lack is not healed if they are never heard.
+        """
+        until = self._runtime.now() + within
+        tally = Extensions(len(leases), len(self.electorate.able()), self.needed)
+
+        def count(index: int, answer: Any) -> bool:
+            if not isinstance(answer, BaseException):
+                tally.count(index, [answer] if isinstance(answer, Granted | Gone) else answer)
+            return tally.certain and not hear_out
+
+        for lease in leases:  # now, not later: a release takes the token off the record, and there it must stay
+            if lease.token in self._where:
+                self._remember(lease.token, asked, lease.ttl)
+        votes, answers = await self.electorate.poll(
+            asked, ask, count, finish=True, enough=(lambda: tally.certain) if hear_out else None
+        )
+        if all(outcome is None for outcome in tally.outcomes):
+            what = f"extend '{leases[0].name}'" if len(leases) == 1 else f"extend {len(leases)} leases"
+            raise self.electorate.no_quorum(f"no quorum to {what}", votes, answers)
+        await self._mend(leases, tally, until)
+        return tally.outcomes
+
+    async def _mend(self, leases: Sequence[Renewal], tally: Extensions, until: float) -> None:
+        """Put leases on nodes that lost them or never had them, and take back what is left of lost ones. Best effort."""
+        for lease, outcome in zip(leases, tally.outcomes, strict=True):
+            if isinstance(outcome, Granted):
+                self.electorate.longest = max(self.electorate.longest, lease.ttl)
+                self.electorate.high = max(self.electorate.high, outcome.fence)
+        work: dict[int, list[Renewal]] = {}
+        for number, fence, node in tally.lacking()[:MENDED_AT_ONCE]:
+            work.setdefault(node, []).append(leases[number]._replace(fence=fence))
+        await self._runtime.race([self._heal(node, lacking, until) for node, lacking in work.items()], lambda *_: False)
+        for number, nodes in tally.left_over()[:MENDED_AT_ONCE]:
+            if (left := until - self._runtime.now()) > 0:
+                await self._release(leases[number].name, leases[number].token, left, nodes)
+
+    async def _heal(self, index: int, leases: Sequence[Renewal], until: float) -> None:
+        """Put leases on a node, their fences with them. The quorum stands without."""
+        member = self.nodes[index].member
+        for name, token, ttl, fence in leases:
+            if (left := until - self._runtime.now()) <= 0:
+                return
+            if token not in self._where:  # released, or about to be
+                continue
+            answer = await member.vote(Claim(name, token, ttl), fence, left)
+            if isinstance(answer, Unmarked):
+                self.electorate.suspect(index)
+                return
             if isinstance(answer, Granted) and answer.fence < fence:
-                await member.uphold(claim.name, claim.token, claim.ttl, within, fence)
-
-        if lacking:
-            await self.electorate.poll(lacking, heal, lambda *_: False)
+                await member.extend(name, token, ttl, left, fence)
+            if token not in self._where:  # by now
+                await member.release(name, token, left)
 
     # --- taking back ----------------------------------------------------------------------------------------------------
 
@@ -199,7 +251,7 @@ class QuorumBackend:
                 held += outcome
             return held >= self.needed or (known is not None and known <= done)
 
-        asked, _ = self._where.get(token, (range(len(self.nodes)), 0.0))
+        record = self._where.pop(token, (range(len(self.nodes)), 0.0))  # first: a renewal under way must not heal it any more
 
         async def release(member: Member) -> bool:
             try:
@@ -211,10 +263,10 @@ class QuorumBackend:
             finally:
                 member.drop(token)
 
-        votes, answers = await self.electorate.poll(asked, release, count, finish=True)
+        votes, answers = await self.electorate.poll(record[0], release, count, finish=True)
         self._asked.discard(token)
-        if len(done) >= self.needed:
-            self._where.pop(token, None)
+        if len(done) < self.needed:
+            self._where[token] = record
         return len(done), held, votes, answers
 
     def _remember(self, token: str, asked: Sequence[int], ttl: float) -> None:
@@ -223,6 +275,7 @@ class QuorumBackend:
         known, _ = self._where.get(token, ((), 0.0))
         self._where[token] = tuple({*known, *asked}), now + 2 * ttl
         with suppress(LookupError, RuntimeError, StopIteration):  # other threads come and go; the next call goes on
+            self._where.move_to_end(token)
             while self._where[oldest := next(iter(self._where))][1] <= now:  # those that were left to expire
                 del self._where[oldest]
 

@@ -17,6 +17,7 @@ MAX_NAME_BYTES = 512
 MIN_TTL = 0.01
 MAX_TTL = 7 * 86_400.0
 MAX_TIMEOUT = 366 * 86_400.0
+MAX_NOTE = 100
 
 # Letters and marks that show nothing: joiners, fillers, variation selectors.
 INVISIBLE = (
@@ -115,6 +116,51 @@ def ttl(value: Duration, rate: float = DRIFT_RATE) -> float:
             "that time; nothing was written. ttl is in seconds"
         )
     return number
+
+
+def max_hold(value: Duration, period: float) -> float:
+    """For how long a lease is renewed at most. Raises UsageError if that is shorter than its ttl, or absurd."""
+    number = seconds(value, "max_hold")
+    if not period <= number <= MAX_TIMEOUT:
+        raise UsageError(
+            f"max_hold={number:g} s must be at least the ttl, {period:g} s, and less than a year: it is how long a lease is "
+            "renewed at most; nothing was written. Use a shorter ttl as well"
+        )
+    return number
+
+
+def progress(value: Duration) -> float:
+    """How often `lease.progress()` must be called at least. Raises UsageError unless it is between 10 ms and a year."""
+    number = seconds(value, "progress")
+    if not MIN_TTL <= number <= MAX_TIMEOUT:
+        raise UsageError(
+            f"progress={number:g} s: give the longest time between two calls of lease.progress(), {MIN_TTL:g} s at least; "
+            "nothing was written"
+        )
+    return number
+
+
+def lock_delay(value: Duration, period: float) -> float:
+    """How long a name stays closed after a lease that was not released. Raises UsageError if negative or, with the ttl, over
+    7 days."""
+    number = seconds(value, "lock_delay")
+    if number < 0 or number + period > MAX_TTL:
+        raise UsageError(
+            f"lock_delay={number:g} s must be 0 or more, and with the ttl no more than {MAX_TTL:g} s (7 days): for so long a "
+            "crash keeps everybody out; nothing was written"
+        )
+    return number
+
+
+def note(value: object) -> str:
+    """What a holder wants to be known by. Raises UsageError unless it is a line of text of at most 100 characters."""
+    if not isinstance(value, str) or len(value) > MAX_NOTE or not value.isprintable():
+        shown = f"{value[:40]!a}" if isinstance(value, str) else type(value).__name__
+        raise UsageError(
+            f"a note is one line of printable text, {MAX_NOTE} characters at most, not {shown}; nothing was written. Anybody "
+            "who can see the lock can read it"
+        )
+    return value
 
 
 def timeout(value: Duration | None) -> float | None:

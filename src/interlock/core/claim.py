@@ -18,6 +18,18 @@ class Claim(NamedTuple):
     ttl: float
 
 
+class Renewal(NamedTuple):
+    """One lease to be extended: set what is left of the token's lease on `name` to `ttl`.
+
+    `fence` is the lease's own: a store that lost its counter learns it anew.
+    """
+
+    name: str
+    token: str
+    ttl: float
+    fence: int
+
+
 class Granted(NamedTuple):
     """Yes. `fence` grows strictly with each grant of the name; `ttl` is what the store really gave."""
 

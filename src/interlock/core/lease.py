@@ -1,19 +1,27 @@
 """How long a grant may be believed, and what state that leaves a lease in.
 
-Invariant: a holder stops believing before the store may give the name to anyone else. The deadline is counted from a moment
-read *before* the request was sent, and shortened by an allowance for clocks that run at different rates.
+Invariants
+- A holder stops believing before the store may give the name to anyone else. The deadline is counted from a moment read
+  *before* the request was sent, and shortened by an allowance for clocks that run at different rates.
+- Once lost or released, a lease never comes back: whoever sees that the deadline has passed writes it down (`Hold.gone`), so an
+  answer that another thread is just taking in cannot revive it.
 
 Rules of the file: every moment is an argument. Nothing here reads a clock.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
+from typing import NamedTuple
 
 DRIFT_RATE = 0.01  # one percent: far above any quartz, near a badly calibrated virtual machine
 DRIFT_FLOOR = 0.002  # two milliseconds: the granularity of expiry in Redis, twice
 
-HELD, LOST, RELEASED = "held", "lost", "released"
+HELD, DOUBTFUL, LOST, RELEASED = "held", "doubtful", "lost", "released"
+
+Watcher = Callable[[str], None]
+"""Told what has become of a lease: "landed" (a renewal was answered), "doubtful", "lost" or "released"."""
 
 
 def drift(ttl: float, rate: float = DRIFT_RATE) -> float:
@@ -26,80 +34,170 @@ def deadline(sent_at: float, ttl: float, rate: float = DRIFT_RATE) -> float:
     return sent_at + ttl - drift(ttl, rate)
 
 
-class Hold:
-    """The state of one lease: what was granted and until when it may be believed.
+def margin(ttl: float) -> float:
+    """How long before the deadline a holder is told, so that it can stop before anybody else may begin."""
+    return min(max(ttl * 0.05, 0.01), ttl / 4, 1.0)
 
-    Once lost or released it never comes back.
+
+class Policy(NamedTuple):
+    """How a lease is kept. One for all leases of a lock.
+
+    `max_hold` seconds after the grant renewal ends; it also ends when `progress` seconds have passed since the holder last
+    reported any. `delay` is how long the store keeps the name closed behind the end of a lease that was not released.
     """
+
+    renew: bool = True
+    max_hold: float = inf
+    progress: float = inf
+    delay: float = 0.0
+
+
+FIXED = Policy(renew=False)
+
+
+class Hold:
+    """The state of one lease: what was granted, until when it may be believed, and what is under way."""
 
     __slots__ = (
         "_floor",
         "_flying",
         "_rate",
+        "at",
+        "began",
         "deadline",
+        "doubted",
+        "dropped",
+        "failures",
         "fence",
         "gone",
+        "kept",
         "leaving",
         "name",
+        "policy",
+        "progressed",
         "released",
+        "retry_at",
+        "stopped",
         "token",
+        "told",
         "ttl",
         "unsure",
+        "watchers",
     )
 
-    def __init__(self, name: str, token: str, ttl: float, fence: int, deadline: float, rate: float = DRIFT_RATE) -> None:
+    def __init__(
+        self,
+        name: str,
+        token: str,
+        ttl: float,
+        fence: int,
+        deadline: float,
+        rate: float = DRIFT_RATE,
+        began: float = 0.0,
+        policy: Policy = FIXED,
+    ) -> None:
         self.name = name
         self.token = token
         self.ttl = ttl
         self.fence = fence
         self.deadline = deadline
+        self.began = self.progressed = began
+        self.policy = policy
         self._rate = rate
-        self.gone = ""  # the reason, once the store has said that the token holds nothing
+        self.gone = ""  # the reason, once it is lost
+        self.told = False  # and once its watchers know
+        self.doubted = False
         self.released = False
         self.leaving = False  # a release went out: from then on somebody else may have it
+        self.dropped = False  # nobody has the lease any more: it is left to expire
         self.unsure = False  # an extend went out and the store may have granted it
-        self._flying: list[list[float]] = []  # extends on their way: [what may be believed of it, its ttl]
+        self._flying: list[list[float]] | None = None  # extends on their way: [what may be believed of it, its ttl]
         self._floor = inf  # the shortest ttl of those whose answers were lost: they may still arrive
+        self.watchers: list[Watcher] | None = None
+        # What a keeper notes:
+        self.kept = False  # it renews this lease
+        self.at = inf  # when it looks at it next
+        self.retry_at = 0.0  # not to be renewed again before
+        self.failures = 0  # renewals without an answer since the last that had one
+        self.stopped = ""  # why it stopped renewing: "max_hold" or "progress"
+
+    # --- what may be believed -------------------------------------------------------------------------------------------
 
     def lost(self, now: float) -> bool:
         """True from the deadline on, or once the store said so. Never true after a release in time."""
-        return not self.released and (bool(self.gone) or now >= self.deadline)
+        if self.released:
+            return False
+        if not self.gone and now >= self.deadline:
+            self.gone = self.ending(now)
+        return bool(self.gone)
 
     def state(self, now: float) -> str:
-        """One word: held, lost or released."""
+        """One word: held, doubtful, lost or released."""
         if self.released:
             return RELEASED
         if self.lost(now):
             return LOST
-        return RELEASED if self.leaving else HELD
+        if self.leaving:
+            return RELEASED
+        return DOUBTFUL if self.kept and now >= self.doubtful_at else HELD
 
     def remaining(self, now: float) -> float:
         """Seconds for which the lease may still be believed; 0 when lost or released."""
-        if self.released or self.leaving or self.gone:
+        if self.released or self.leaving or self.lost(now):
             return 0.0
         return max(0.0, self.deadline - now)
 
-    def reason(self) -> str:
-        """Why it was lost, as a word."""
-        return self.gone or "expired"
+    @property
+    def doubtful_at(self) -> float:
+        """From when on a lease that should be renewed is in doubt: two renewals were due and none was confirmed."""
+        return self.deadline - self.ttl / 3
+
+    @property
+    def tell_at(self) -> float:
+        """When the holder is told that the lease is lost, unless it is renewed before."""
+        return self.deadline - margin(self.ttl)
+
+    def ending(self, now: float) -> str:
+        """Why a lease ends that nobody has taken away: the reason, for one that ends at `now`."""
+        if not self.kept or self.stopped:
+            return "expired"
+        if (self.failures or self._flying) and now < self.deadline:
+            return "unreachable"
+        # The keeper would have given it up before the deadline, or have tried to renew it: it did not get to run.
+        return "paused"
+
+    @property
+    def over(self) -> bool:
+        """Released, lost or dropped, as far as anybody has noticed: there is nothing to keep."""
+        return bool(self.released or self.gone or self.dropped)
+
+    # --- extending ------------------------------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether an extend is on its way."""
+        return bool(self._flying)
 
     def extending(self, ttl: float) -> list[float]:
         """An extend goes out. Which of several the store applies last cannot be known, so the shortest is believed."""
-        flight = [min([ttl, self._floor, *(other[1] for other in self._flying)]), ttl]
-        for other in self._flying:
+        others = self._flying or []
+        flight = [min([ttl, self._floor, *(other[1] for other in others)]), ttl]
+        for other in others:
             other[0] = min(other[0], ttl)
-        self._flying.append(flight)
+        self._flying = [*others, flight]
         return flight
 
     def landed(self, flight: list[float]) -> None:
         """It is answered, or given up."""
-        self._flying.remove(flight)
+        self._flying = [other for other in self._flying or () if other is not flight] or None
+        self.notify("landed")
 
     def renewed(self, sent_at: float, ttl: float, flight: list[float] | None = None) -> None:
         """The store confirmed `ttl` for a request sent at `sent_at`."""
         believed = ttl if flight is None else min(ttl, flight[0])
         self.ttl = ttl
-        self.unsure = False
+        self.unsure = self.doubted = False
+        self.failures, self.retry_at = 0, 0.0
         self.deadline = deadline(sent_at, believed, self._rate)
 
     def unconfirmed(self, sent_at: float, ttl: float) -> None:
@@ -107,3 +205,29 @@ class Hold:
         self.unsure = True
         self._floor = min(self._floor, ttl)
         self.deadline = min(self.deadline, deadline(sent_at, ttl, self._rate))
+
+    # --- telling --------------------------------------------------------------------------------------------------------
+
+    def vanished(self, now: float, taken: bool) -> None:
+        """The store says that the token holds nothing: somebody else has the name, or the entry is gone before its time."""
+        if not self.lost(now):
+            self.gone = "taken" if taken else "forced"
+
+    def tell(self) -> None:
+        """Tell the watchers that it is lost. Once."""
+        if not self.told:
+            self.told = True
+            self.notify("lost")
+
+    def watch(self, watcher: Watcher) -> None:
+        """Have `watcher` told of what becomes of the lease."""
+        self.watchers = [*(self.watchers or ()), watcher]
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """No more."""
+        self.watchers = [other for other in self.watchers or () if other != watcher] or None
+
+    def notify(self, what: str) -> None:
+        """Tell the watchers. They are ours and do not raise."""
+        for watcher in self.watchers or ():
+            watcher(what)

@@ -103,6 +103,60 @@ class Tally:
         return max(set(owners), key=owners.count) if owners else ""
 
 
+class Extensions:
+    """The count of an extension of several leases, each decided alone. Feed it answers; `outcomes` are in the leases' order.
+
+    `able` nodes could extend them. A lease is extended when a quorum has done it, and gone when so many nodes say so that no
+    quorum is left; None: neither is certain. Silence does not make a lease gone: a node without an answer may still hold it.
+    """
+
+    def __init__(self, leases: int, able: int, needed: int) -> None:
+        self.outcomes: list[Granted | Gone | None] = [None] * leases
+        self._able, self._needed = able, needed
+        self._nodes: list[int] = []  # that have answered, in this order
+        self._answers: list[list[Granted | Gone | None]] = [[] for _ in range(leases)]  # of each lease, from these nodes
+
+    def count(self, node: int, answers: Sequence[Granted | Gone | None]) -> None:
+        """A node has answered, for each of the leases."""
+        self._nodes.append(node)
+        for number, answer in enumerate(answers):
+            self._answers[number].append(answer)
+            self.outcomes[number] = self._outcome(self._answers[number])
+
+    def _outcome(self, answers: list[Granted | Gone | None]) -> Granted | Gone | None:
+        granted = [answer for answer in answers if isinstance(answer, Granted)]
+        gone = [answer for answer in answers if isinstance(answer, Gone)]
+        if len(granted) >= self._needed:
+            return Granted(max(answer.fence for answer in granted), min(answer.ttl for answer in granted))
+        if gone and self._able - len(gone) < self._needed:
+            return Gone(taken=any(answer.taken for answer in gone))
+        return None
+
+    @property
+    def certain(self) -> bool:
+        """Nothing is open any more."""
+        return None not in self.outcomes
+
+    def lacking(self) -> list[tuple[int, int, int]]:
+        """Which leases that a quorum extended are missing on which nodes, and free there: (lease, its fence, node)."""
+        return [
+            (number, outcome.fence, node)
+            for number, outcome in enumerate(self.outcomes)
+            if isinstance(outcome, Granted)
+            for node, answer in zip(self._nodes, self._answers[number], strict=True)
+            if answer == Gone(taken=False)
+        ]
+
+    def left_over(self) -> list[tuple[int, set[int]]]:
+        """Which leases are gone although some nodes have just extended them: (lease, nodes)."""
+        holding = [
+            (number, {node for node, answer in zip(self._nodes, answers, strict=True) if isinstance(answer, Granted)})
+            for number, answers in enumerate(self._answers)
+            if isinstance(self.outcomes[number], Gone)
+        ]
+        return [(number, nodes) for number, nodes in holding if nodes]
+
+
 class Roll(NamedTuple):
     """What a node keeps about itself, for as long as it has its memory.
 

@@ -1,6 +1,7 @@
 """The token: a random secret, then what its holder says of itself in public.
 
-    <32 hex digits>~<owner>        for example  9f…c1~web-7:4242
+    <32 hex digits>~<owner>              for example  9f…c1~web-7:4242
+    <32 hex digits>~<owner> (<note>)     for example  9f…c1~web-7:4242 (deploy 812)
 
 It is the lock's value in the store, so anybody who can read the store sees who holds the lock at no extra cost. The random
 part is the secret; `owner_of` is the only way to a part of a token that may be shown.
@@ -13,9 +14,9 @@ SEPARATOR = "~"
 _HEX = frozenset("0123456789abcdef")
 
 
-def compose(random_hex: str, owner: str) -> str:
-    """A token from 32 random hex digits and the owner's public facts."""
-    return f"{random_hex}{SEPARATOR}{owner}"
+def compose(random_hex: str, owner: str, note: str = "") -> str:
+    """A token from 32 random hex digits, the owner's public facts and, if any, its note."""
+    return f"{random_hex}{SEPARATOR}{owner}{f' ({note})' if note else ''}"
 
 
 def is_ours(token: str) -> bool:

@@ -15,30 +15,32 @@ from __future__ import annotations
 
 from ..core import backoff
 from ..core.claim import Claim, Granted, Refused
-from ..core.lease import Hold, deadline
+from ..core.lease import FIXED, Hold, Policy, deadline
 from ..core.quorum import table
 from ..errors import AcquireTimeout, Unavailable, UsageError
 from .site import Site
 
 
-async def try_acquire(site: Site, name: str, ttl: float) -> Hold | None:
+async def try_acquire(site: Site, name: str, ttl: float, policy: Policy = FIXED, note: str = "") -> Hold | None:
     """One question. The hold, or None if somebody else has the lock. Raises Unavailable when the store does not answer."""
-    answer = await _ask(site, Claim(name, site.runtime.token(), ttl))
+    site.runtime.here()
+    answer = await _ask(site, Claim(name, site.runtime.token(note), ttl + policy.delay), policy)
     return answer if isinstance(answer, Hold) else None
 
 
-async def acquire(site: Site, name: str, ttl: float, timeout: float | None) -> Hold:
+async def acquire(site: Site, name: str, ttl: float, timeout: float | None, policy: Policy = FIXED, note: str = "") -> Hold:
     """Wait until the lock is ours.
 
     Raises AcquireTimeout when `timeout` has passed, Unavailable at the first question that the store does not answer.
     """
     runtime = site.runtime
+    runtime.here()
     began = runtime.now()
     give_up = None if timeout is None else began + timeout
     attempt = 0
     while True:
         # A fresh token each time: what a late clean-up of an earlier attempt takes back can never be this one's.
-        answer = await _ask(site, Claim(name, runtime.token(), ttl))
+        answer = await _ask(site, Claim(name, runtime.token(note), ttl + policy.delay), policy)
         if isinstance(answer, Hold):
             return answer
         now = runtime.now()
@@ -50,7 +52,7 @@ async def acquire(site: Site, name: str, ttl: float, timeout: float | None) -> H
         attempt += 1
 
 
-async def _ask(site: Site, claim: Claim) -> Hold | Refused:
+async def _ask(site: Site, claim: Claim, policy: Policy) -> Hold | Refused:
     """One claim and, if its outcome stays unknown, its undoing."""
     sent_at = site.runtime.now()  # before anything is sent: the lease is counted from here
     try:
@@ -62,15 +64,17 @@ async def _ask(site: Site, claim: Claim) -> Hold | Refused:
         raise
     if isinstance(answer, Refused):
         return answer
-    return await _believed(site, claim, answer, sent_at)
+    return await _believed(site, claim, answer, sent_at, policy)
 
 
-async def _believed(site: Site, claim: Claim, granted: Granted, sent_at: float) -> Hold:
-    """The hold that a grant gives, if the grant can still be believed."""
-    until = deadline(sent_at, granted.ttl, site.drift)
+async def _believed(site: Site, claim: Claim, granted: Granted, sent_at: float, policy: Policy) -> Hold:
+    """The hold that a grant gives, if the grant can still be believed. The store keeps the name closed for `policy.delay`
+    more, which is not the holder's."""
+    ttl = granted.ttl - policy.delay
+    until = deadline(sent_at, ttl, site.drift)
     now = site.runtime.now()
     if now < until:
-        return Hold(claim.name, claim.token, granted.ttl, granted.fence, until, site.drift)
+        return Hold(claim.name, claim.token, ttl, granted.fence, until, site.drift, sent_at, policy)
     error = Unavailable(
         f"{site.backend.address} granted '{claim.name}' after {now - sent_at:.3f} s, too late for a ttl of {claim.ttl:g} s. "
         "Use a longer ttl, or look at what is slow: the store, the network or this process",
@@ -88,7 +92,7 @@ async def _believed(site: Site, claim: Claim, granted: Granted, sent_at: float) 
 
 def _too_late(site: Site, name: str, refused: Refused, waited: float) -> AcquireTimeout:
     holder = f"held by {refused.owner}" if refused.owner else "held by somebody else"
-    if refused.owner == site.runtime.owner():
+    if refused.owner.partition(" (")[0] == site.runtime.owner():
         holder += ", which is this process (locks are not re-entrant),"
     if refused.retry_after is None:
         end = "with no expiry (a foreign client wrote it so)"

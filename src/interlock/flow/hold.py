@@ -1,4 +1,4 @@
-"""Holding and giving back: extend, release, and how a `with` block ends.
+"""Holding and giving back: extend, release, waiting for a loss, and how a `with` block ends.
 
 Invariants: a lease that is over never comes back; its deadline only moves when the store has confirmed it, and moves down
 when an answer was lost; the token is kept until the store has answered; the body's own exception is never masked.
@@ -6,7 +6,9 @@ when an answer was lost; the token is kept until the store has answered; the bod
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 
 from ..core.claim import Gone
 from ..core.lease import HELD, Hold
@@ -24,26 +26,57 @@ def check(hold: Hold, now: float) -> None:
 
 def lost(hold: Hold) -> LeaseLost:
     """The error that says so."""
-    how = {"taken": "somebody else holds it now", "forked": "it belongs to the parent process"}.get(hold.gone)
+    how, advice = _WORDS.get(hold.gone, ("", "Use a longer ttl, or extend in time"))
+    if hold.stopped == "max_hold":
+        how, advice = f"its max_hold of {hold.policy.max_hold:g} s is over", "Do less under one lock, or allow more time"
+    elif hold.stopped == "progress":
+        how, advice = f"progress() was not called for {hold.policy.progress:g} s", "Find out where the work hangs"
     how = how or f"its ttl of {hold.ttl:g} s is over"
     return LeaseLost(
         f"the lease on '{hold.name}' (fence {hold.fence}) is lost: {how}. Others may be working on it, so stop writing; "
-        "what you wrote since is safe only where the resource checks the fence. Use a longer ttl or extend in time",
+        f"what you wrote since is safe only where the resource checks the fence. {advice}",
         name=hold.name,
-        reason=hold.reason(),
+        reason=hold.gone or "expired",
     )
+
+
+_WORDS = {
+    "taken": ("somebody else holds it now", "Find out who took it: its holder is shown by `interlock status`"),
+    "forced": (
+        "it was removed from the store before its time",
+        "Either somebody deleted it, or the store lost its memory or its clock jumped",
+    ),
+    "unreachable": (
+        "the store could not be reached to renew it",
+        "Look at the store and the network; a longer ttl rides out longer outages",
+    ),
+    "paused": (
+        "this process did not get to run in time to renew it (suspended, stopped, or starved by something that blocks)",
+        "A longer ttl rides out longer pauses; in a coroutine nothing may block the event loop",
+    ),
+    "forked": ("it belongs to the parent process", "Acquire in the process that does the work"),
+}
+
+
+def run_out(hold: Hold, now: float) -> None:
+    """The moment to tell has come and nobody renewed it: it is lost."""
+    if not hold.released and not hold.leaving:
+        hold.gone = hold.gone or hold.ending(now)
+        hold.tell()
 
 
 async def extend(site: Site, hold: Hold, ttl: float) -> None:
     """Set what is left to `ttl`. Raises LeaseLost if it is over, Unavailable if the store did not answer: then the lease is
     still held until the earlier of the old and the new end."""
+    site.runtime.here()
     sent_at = site.runtime.now()
     check(hold, sent_at)
+    delay = hold.policy.delay
     flight = hold.extending(ttl)
     try:
         # The lease's own fence goes with it: a store that lost its counter learns it anew.
         within = min(site.within(ttl), hold.deadline - sent_at)
-        answer = await site.backend.extend(hold.name, hold.token, ttl, within, hold.fence)
+        answer = await site.backend.extend(hold.name, hold.token, ttl + delay, within, hold.fence)
     except UsageError:  # an answer: nothing happened
         raise
     except BaseException as error:
@@ -56,14 +89,17 @@ async def extend(site: Site, hold: Hold, ttl: float) -> None:
         hold.landed(flight)
     if hold.released or hold.leaving:  # meanwhile, by another thread
         check(hold, sent_at)
+    now = site.runtime.now()
     if isinstance(answer, Gone):
-        hold.gone = "taken" if answer.taken else "expired"
+        hold.vanished(now, answer.taken)
+        hold.tell()
         raise lost(hold)
-    if hold.lost(site.runtime.now()):  # over before the answer came: somebody may have acted on that, so it stays over
-        hold.gone, hold.unsure = "expired", True
+    if hold.lost(now):  # over before the answer came: somebody may have acted on that, so it stays over
+        hold.unsure = True
+        hold.tell()
         await release(site, hold)
         raise lost(hold)
-    hold.renewed(sent_at, answer.ttl, flight)
+    hold.renewed(sent_at, answer.ttl - delay, flight)
 
 
 async def release(site: Site, hold: Hold) -> bool:
@@ -74,11 +110,14 @@ async def release(site: Site, hold: Hold) -> bool:
     """
     if hold.released:
         return False
+    site.runtime.here()
     if hold.lost(site.runtime.now()):
-        if hold.unsure:
-            await site.runtime.shield(lambda: _abandon(site, hold))
+        if hold.unsure and not hold.kept:  # else the keeper does it; nobody should wait here for a store that is away
+            await site.runtime.shield(lambda: abandon(site, hold))
         return False  # else it needs no round trip: the store lets go of it by itself
     try:
+        if hold.in_flight:
+            await _join(site, hold)
         return await _give_back(site, hold)
     except Exception:
         raise
@@ -91,9 +130,49 @@ async def release(site: Site, hold: Hold) -> bool:
         raise
 
 
-async def _abandon(site: Site, hold: Hold) -> None:
+async def _join(site: Site, hold: Hold) -> None:
+    """Let an extension that is on its way come back first: a release that overtakes it is harmless, but hard to read in the
+    store's log. Bounded, as the extension is."""
+    until = site.runtime.now() + site.request_timeout
+    await _watch(site, hold, lambda: hold.in_flight, lambda: until)
+
+
+async def wait_lost(site: Site, hold: Hold, timeout: float | None) -> bool:
+    """Wait until the lease is lost: True. False when `timeout` has passed, or once it is released."""
+    site.runtime.here()
+    runtime = site.runtime
+    give_up = inf if timeout is None else runtime.now() + timeout
+
+    def going_on() -> bool:
+        now = runtime.now()
+        return not hold.lost(now) and not hold.released and now < give_up
+
+    await _watch(site, hold, going_on, lambda: min(give_up, hold.deadline))
+    return hold.lost(runtime.now())
+
+
+async def _watch(site: Site, hold: Hold, going_on: Callable[[], bool], until: Callable[[], float]) -> None:
+    """Wait while `going_on`; look again whenever something becomes of the lease, and at `until`."""
+    runtime = site.runtime
+    bell = runtime.bell()
+
+    def ring(what: str) -> None:
+        bell.ring()
+
+    hold.watch(ring)
+    try:
+        while going_on() and runtime.now() < (moment := until()):
+            await bell.wait(moment)
+    finally:
+        hold.unwatch(ring)
+        bell.close()
+
+
+async def abandon(site: Site, hold: Hold) -> None:
     """A lost lease whose last extend may have got through: the store would keep it for that ttl."""
     hold.unsure = False
+    if hold.policy.delay:  # it was not given back: the name stays closed, as was asked for
+        return
     with suppress(Unavailable):
         try:
             await site.backend.release(hold.name, hold.token, site.request_timeout)
@@ -116,13 +195,17 @@ async def _give_back(site: Site, hold: Hold) -> bool:
             hold.leaving = False  # still ours, in truth
         elif undone is Undone.CONFIRMED:
             hold.released = hold.released or not hold.lost(site.runtime.now())
+            hold.notify("released")
             if isinstance(error, Unavailable):
                 return hold.released
         raise
     if held:
         hold.released = True
+        if hold.watchers:
+            hold.notify("released")
     elif not hold.released and hold.leaving:
-        hold.gone = hold.gone or "expired"
+        hold.vanished(site.runtime.now(), taken=False)
+        hold.tell()
     return held
 
 
@@ -143,4 +226,4 @@ async def leave(site: Site, hold: Hold, error: BaseException | None) -> None:
     except InterlockError as failure:
         error.add_note(f"interlock: releasing '{hold.name}' failed as well: {failure}")
     if hold.lost(site.runtime.now()):
-        error.add_note(f"interlock: the lease on '{hold.name}' was lost ({hold.reason()}) before the block ended")
+        error.add_note(f"interlock: the lease on '{hold.name}' was lost ({hold.gone}) before the block ended")

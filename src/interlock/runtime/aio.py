@@ -1,4 +1,4 @@
-"""The asyncio runtime. Flows are awaited natively; this file only says how to sleep and how to shield."""
+"""The asyncio runtime. Flows are awaited natively; this file says how to sleep, to shield, to race and to run beside."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from .base import Ended, World
+from ..errors import UsageError
+from . import forks
+from .base import Ended, World, attempt, now
 
 T = TypeVar("T")
 
+LONGEST_SLEEP = 3600.0
 TIRELESS = 3  # how often shielded work is begun again when something cancels it from outside
 
 
@@ -27,6 +30,7 @@ class AsyncioRuntime(World):
 
         Unlike asyncio.shield, it does not return before the work is done: nothing runs on behind the caller's back.
         """
+        self._check_parent()
         cancelled: asyncio.CancelledError | None = None
         for _ in range(TIRELESS):
             task = asyncio.ensure_future(make())
@@ -49,6 +53,43 @@ class AsyncioRuntime(World):
     def __init__(self) -> None:
         super().__init__()
         self._finishing: set[asyncio.Future[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._inherited = False
+        forks.watch(self)
+
+    def disown(self) -> None:
+        """See `forks`. A child may go on with the parent's tasks, if only to cancel them: their clean-up must ask no store."""
+        self._inherited = True
+
+    def _check_parent(self) -> None:
+        if self._inherited:
+            raise UsageError(
+                "this AsyncClient belongs to the parent process; nothing was done. Make a client of its own in the child"
+            )
+
+    def here(self) -> None:
+        """See `Runtime.here`."""
+        self._check_parent()
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise UsageError(
+                "this AsyncClient belongs to another event loop; nothing was done. Make one client in each loop, inside the "
+                "coroutine that asyncio.run() runs"
+            )
+
+    def bell(self) -> TaskBell:
+        """See `Runtime.bell`."""
+        return TaskBell()
+
+    def spawn(self, make: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None], name: str) -> Task:
+        """See `Runtime.spawn`."""
+        return Task(asyncio.get_running_loop().create_task(make(), name=name), stop)
+
+    def call(self, function: Callable[[], object], what: str) -> None:
+        """See `Runtime.call`. In the loop, so it must not block."""
+        attempt(function, what)
 
     async def settle(self) -> None:
         """See `Runtime.settle`."""
@@ -86,6 +127,103 @@ class AsyncioRuntime(World):
         self._finishing.discard(task)
         if not task.cancelled():
             task.exception()  # looked at, or asyncio would complain that nobody did
+
+
+class Leash:
+    """Cancels the task that a block runs in, and at the block's end tells its own cancellation from others'.
+
+    As asyncio.timeout does: each cancellation is counted by the task, so one from outside is never taken for ours.
+    """
+
+    def __init__(self, due: Callable[[], float], fire: Callable[[], None]) -> None:
+        """Calls `fire` at the moment that `due` names, which may move on meanwhile."""
+        task = asyncio.current_task()
+        if task is None:
+            raise UsageError("a block on a lock needs a task to run in; use it inside a coroutine that asyncio runs")
+        self._task = task
+        self._loop = asyncio.get_running_loop()
+        self._cancelling = task.cancelling()
+        self._due, self._fire = due, fire
+        self._pulled = False
+        self._again: asyncio.Handle | None = None
+        self._alarm = self._loop.call_later(due() - now(), self._look)
+
+    def _look(self) -> None:
+        left = self._due() - now()
+        if left > 0:
+            self._alarm = self._loop.call_later(min(left, LONGEST_SLEEP), self._look)
+        else:
+            self._fire()
+
+    def pull(self) -> None:
+        """Cancel the task, once."""
+        if self._pulled:
+            return
+        if asyncio.current_task() is self._task:
+            # It is told in another way, by an exception perhaps; unless it goes on, which is seen when it waits next. (To
+            # cancel a task from inside would strike wherever it waits next, even after the block.)
+            self._again = self._again or self._loop.call_soon(self.pull)
+        else:
+            self._pulled = True
+            self._task.cancel()
+
+    def slip(self, error: BaseException | None) -> bool:
+        """The block ends with `error`. Whether that is our cancellation, and nobody else's."""
+        self._alarm.cancel()
+        if self._again is not None:
+            self._again.cancel()
+        if not self._pulled:
+            return False
+        return self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError)
+
+
+class TaskBell:
+    """See `Bell`. Used in one loop only."""
+
+    def __init__(self) -> None:
+        self._rung = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def ring(self) -> None:
+        """See `Bell.ring`."""
+        self._rung = True
+        _wake(self._waiter)
+
+    async def wait(self, until: float) -> bool:
+        """See `Bell.wait`."""
+        if not self._rung:
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
+            alarm = loop.call_later(min(until - now(), LONGEST_SLEEP), _wake, self._waiter)
+            try:
+                await self._waiter
+            finally:
+                alarm.cancel()
+                self._waiter = None
+        rung, self._rung = self._rung, False
+        return rung
+
+    def close(self) -> None:
+        """See `Bell.close`."""
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
+
+
+class Task:
+    """See `Spawned`."""
+
+    def __init__(self, task: asyncio.Task[None], stop: Callable[[], None]) -> None:
+        self._task = task
+        self._stop = stop
+
+    async def end(self) -> None:
+        """See `Spawned.end`."""
+        self._stop()
+        if self._task is not asyncio.current_task() and self._task.get_loop() is asyncio.get_running_loop():
+            await _stop([self._task])
 
 
 async def _stop(tasks: list[asyncio.Future[Any]]) -> None:

@@ -15,6 +15,26 @@ Ended = Callable[[int, "T | BaseException"], bool]
 """Told which one ended, and with what result or exception. True: enough, stop the others."""
 
 
+class Bell(Protocol):
+    """Rung by anybody, waited for by one."""
+
+    def ring(self) -> None:
+        """Wake the one that waits, or the next that will: from any thread, or from the loop in the asyncio colour."""
+
+    async def wait(self, until: float) -> bool:
+        """Until it rings (True) or the moment `until` has come (False). A ring that came before counts."""
+
+    def close(self) -> None:
+        """It will not be waited for any more. Ringing it stays harmless."""
+
+
+class Spawned(Protocol):
+    """Work that runs beside the caller: a thread or a task."""
+
+    async def end(self) -> None:
+        """Have it end, and wait until it has, for a bounded time. Harmless from inside."""
+
+
 class Runtime(Protocol):
     """The world, in one colour."""
 
@@ -29,8 +49,8 @@ class Runtime(Protocol):
     def jitter(self) -> float:
         """A random number in [0, 1)."""
 
-    def token(self) -> str:
-        """A fresh token: 128 random bits and this process's public facts."""
+    def token(self, note: str = "") -> str:
+        """A fresh token: 128 random bits, this process's public facts, and what the holder wants to be known by."""
 
     def owner(self) -> str:
         """Those facts: host:pid."""
@@ -56,6 +76,22 @@ class Runtime(Protocol):
     async def settle(self) -> None:
         """Wait for what races have left to finish."""
 
+    def bell(self) -> Bell:
+        """A new one."""
+
+    def spawn(self, make: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None], name: str) -> Spawned:
+        """Run what `make` makes beside the caller. It ends with the interpreter, or with the loop.
+
+        `stop` should make it end soon; it is called from elsewhere.
+        """
+
+    def call(self, function: Callable[[], object], what: str) -> None:
+        """Call a user's function so that it harms nobody here: what it raises is logged, how long it takes is its own affair
+        in the blocking colour. `what` is what it is called in the log."""
+
+    def here(self) -> None:
+        """Raise UsageError if this is another event loop than the one before."""
+
 
 if hasattr(time, "CLOCK_BOOTTIME"):
 
@@ -70,6 +106,16 @@ else:  # pragma: no cover - macOS, Windows
         return time.monotonic()
 
 
+def attempt(function: Callable[[], object], what: str) -> None:
+    """Call a user's function; what it raises is logged."""
+    try:
+        function()
+    except Exception:
+        import logging  # lazily: most programs never come here
+
+        logging.getLogger("interlock").exception("%s raised", what, extra={"event": "callback_failed"})
+
+
 class World:
     """What both colours share."""
 
@@ -78,6 +124,9 @@ class World:
     def __init__(self) -> None:
         self._owner = ""
         self._pid = 0
+
+    def here(self) -> None:
+        """See `Runtime.here`."""
 
     def now(self) -> float:
         """See `Runtime.now`."""
@@ -92,11 +141,11 @@ class World:
         # 32 bits of the kernel's randomness; the `random` module would be shared state between threads and forks.
         return int.from_bytes(os.urandom(4), "big") / 2**32
 
-    def token(self) -> str:
+    def token(self, note: str = "") -> str:
         """See `Runtime.token`."""
         from secrets import token_hex  # lazily: it costs an import of ten milliseconds
 
-        return token.compose(token_hex(token.RANDOM_DIGITS // 2), self.owner())
+        return token.compose(token_hex(token.RANDOM_DIGITS // 2), self.owner(), note)
 
     def owner(self) -> str:
         """This process's public facts, as they stand behind the random part of a token: host:pid."""

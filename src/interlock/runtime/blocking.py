@@ -1,22 +1,28 @@
 """The blocking runtime: it steps the same coroutines that asyncio awaits.
 
 A coroutine of the middle layers may yield one thing only, a `Wait`: until this descriptor is readable, or this moment has
-come. `run` answers it with whether the descriptor became readable. No event loop, no thread, about a microsecond a call.
+come. `run` answers it with whether the descriptor became readable. A race yields the waits of all that run in it (`Waits`),
+so races may be nested. No event loop, no thread, about a microsecond a call.
 """
 
 from __future__ import annotations
 
+import atexit
 import math
+import os
 import select
+import threading
 import time
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from ..errors import UsageError
-from .base import Ended, World, now
+from .base import Ended, World, attempt, now
 
 T = TypeVar("T")
 
+PATIENCE, AT_EXIT = 5.0, 0.5  # seconds for which a thread that was asked to end is waited for
 LONGEST_POLL = 3600.0  # poll(2) takes an int of milliseconds; nobody needs to sleep longer in one piece
 
 
@@ -37,6 +43,18 @@ class Wait:
         return (yield self)
 
 
+class Waits:
+    """Awaited: until at least one of several waits is over. The answers of those, by their numbers."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: dict[int, Wait | Waits]) -> None:
+        self.parts = parts
+
+    def __await__(self) -> Generator[Waits, dict[int, Any], dict[int, Any]]:
+        return (yield self)
+
+
 def wait(ask: Wait) -> bool:
     """Block as asked."""
     while True:
@@ -54,6 +72,43 @@ def wait(ask: Wait) -> bool:
             return False
 
 
+def wait_any(ask: Waits) -> dict[int, Any]:
+    """Block until at least one of them is over."""
+    leaves: list[Wait] = []
+    _collect(ask, leaves)
+    poll = select.poll()
+    for leaf in leaves:
+        if leaf.fd is not None:
+            poll.register(leaf.fd, select.POLLIN)
+    until = min(leaf.until for leaf in leaves)
+    while True:
+        left = min(until - now(), LONGEST_POLL)
+        readable = {fd for fd, _ in poll.poll(max(0, math.ceil(left * 1000)))}
+        if readable or now() >= until:
+            return _answers(ask, readable, now())
+
+
+def _collect(ask: Waits, leaves: list[Wait]) -> None:
+    for part in ask.parts.values():
+        if type(part) is Wait:
+            leaves.append(part)
+        else:
+            _collect(part, leaves)  # type: ignore[arg-type]
+
+
+def _answers(ask: Waits, readable: set[int], moment: float) -> dict[int, Any]:
+    answers: dict[int, Any] = {}
+    for index, part in ask.parts.items():
+        if isinstance(part, Waits):
+            if inner := _answers(part, readable, moment):
+                answers[index] = inner
+        elif part.fd in readable:
+            answers[index] = True
+        elif part.until <= moment:
+            answers[index] = False
+    return answers
+
+
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Step `work` to its end and return its result.
 
@@ -68,6 +123,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
                 ask = step(value)
                 if type(ask) is Wait:
                     step, value = work.send, wait(ask)
+                elif type(ask) is Waits:
+                    step, value = work.send, wait_any(ask)
                 else:
                     step, value = work.throw, _stranger(work, ask)
         except StopIteration as stop:
@@ -100,15 +157,14 @@ class BlockingRuntime(World):
         return await make()
 
     async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T], finish: bool = False) -> None:
-        """See `Runtime.race`. One poll over all of them; it waits here and yields nothing."""
-        waiting: dict[int, Wait] = {}
+        """See `Runtime.race`. One poll over all of them."""
+        waiting: dict[int, Wait | Waits] = {}
         try:
             over = False
             for index, one in enumerate(work):  # to the first wait of each, even if the race is over before: all are asked
                 over |= _step(one, one.send, None, index, waiting, ended)
             while waiting and not over:
-                answers = _poll(waiting)
-                for index, answer in answers.items():
+                for index, answer in (await Waits(dict(waiting))).items():
                     del waiting[index]
                     over |= _step(work[index], work[index].send, answer, index, waiting, ended)
         finally:
@@ -118,8 +174,93 @@ class BlockingRuntime(World):
     async def settle(self) -> None:
         """See `Runtime.settle`. Nothing is ever left."""
 
+    def bell(self) -> ThreadBell:
+        """See `Runtime.bell`."""
+        return ThreadBell()
 
-def _step(one: Any, step: Any, value: Any, index: int, waiting: dict[int, Wait], ended: Ended[Any]) -> bool:
+    def spawn(self, make: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None], name: str) -> Thread:
+        """See `Runtime.spawn`. A daemon thread: it does not keep the interpreter from ending."""
+        return Thread(make, stop, name)
+
+    def call(self, function: Callable[[], object], what: str) -> None:
+        """See `Runtime.call`. In a thread of its own, which ends with it: renewal must not wait for it."""
+        threading.Thread(target=attempt, args=(function, what), name="interlock-callback", daemon=True).start()
+
+
+class ThreadBell:
+    """See `Bell`. A pipe that holds at most one byte."""
+
+    def __init__(self) -> None:
+        self._guard = threading.RLock()  # a descriptor that was closed may be somebody else's by now
+        self._ear, self._hammer = os.pipe()
+        os.set_blocking(self._ear, False)
+        os.set_blocking(self._hammer, False)
+        self._open = True
+        self._rung = False
+
+    def ring(self) -> None:
+        """See `Bell.ring`."""
+        if not self._rung and self._open:
+            with self._guard:
+                if self._open:  # twice is as good as once
+                    self._rung = True
+                    os.write(self._hammer, b"!")
+
+    async def wait(self, until: float) -> bool:
+        """See `Bell.wait`."""
+        if not self._rung and not await Wait(self._ear, until):
+            return False
+        with self._guard:
+            if self._rung:
+                os.read(self._ear, 1)
+                self._rung = False
+        return True
+
+    def close(self) -> None:
+        """See `Bell.close`."""
+        with self._guard:
+            if self._open:
+                self._open = False
+                os.close(self._ear)
+                os.close(self._hammer)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Thread:
+    """See `Spawned`."""
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None], name: str) -> None:
+        self._stop = stop
+        self._thread = threading.Thread(target=lambda: run(make()), name=name, daemon=True)
+        _threads.add(self)
+        self._thread.start()
+
+    async def end(self) -> None:
+        """See `Spawned.end`."""
+        self.halt(PATIENCE)
+
+    def halt(self, patience: float) -> None:
+        """Have it end and wait for it. The child of a fork has no such thread."""
+        self._stop()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(patience)
+
+
+_threads: WeakSet[Thread] = WeakSet()
+
+
+def _halt_all() -> None:
+    # Before the interpreter takes itself apart, or a thread that is in the middle of something would see half of it gone.
+    for thread in list(_threads):
+        thread.halt(AT_EXIT)
+
+
+atexit.register(_halt_all)
+
+
+def _step(one: Any, step: Any, value: Any, index: int, waiting: dict[int, Wait | Waits], ended: Ended[Any]) -> bool:
     """One step of one coroutine of a race. Whether the race is over."""
     try:
         ask = step(value)
@@ -129,23 +270,6 @@ def _step(one: Any, step: Any, value: Any, index: int, waiting: dict[int, Wait],
         return ended(index, error)
     waiting[index] = ask
     return False
-
-
-def _poll(waiting: dict[int, Wait]) -> dict[int, bool]:
-    """Those that need not wait any longer, and whether that is because their descriptors are readable."""
-    poll = select.poll()
-    by_fd = {}
-    for index, ask in waiting.items():
-        if ask.fd is not None:
-            poll.register(ask.fd, select.POLLIN)
-            by_fd[ask.fd] = index
-    while True:
-        left = min(min(ask.until for ask in waiting.values()) - now(), LONGEST_POLL)
-        ready = {by_fd[fd]: True for fd, _ in poll.poll(max(0, math.ceil(left * 1000)))}
-        moment = now()
-        ready |= {index: False for index, ask in waiting.items() if ask.until <= moment and index not in ready}
-        if ready:
-            return ready
 
 
 def _abandon(one: Coroutine[Any, Any, Any]) -> None:

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..api.aclient import AsyncClient
 from ..backends.port import Backend, Capabilities
-from ..core.claim import Claim, Gone, Granted, Refused
+from ..core.claim import Claim, Gone, Granted, Refused, Renewal
 from ..errors import AcquireTimeout, InterlockError, LeaseLost, UsageError
 from .faces import Body, Kit, run_body
 
@@ -480,6 +481,127 @@ async def an_undo_leaves_nothing_of_its_token(kit: Kit) -> None:
     assert (await client.inspect(name)).held is False
     async with client.lock(name):
         pass
+
+
+# --- many leases at once -------------------------------------------------------------------------------------------------
+
+
+async def take(client: AsyncClient, name: str, ttl: float = 5.0) -> Renewal:
+    """Claim a name below the flow; what would renew it for a minute."""
+    token = token_of(client)
+    granted = await backend_of(client).claim(Claim(name, token, ttl), 5.0)
+    assert isinstance(granted, Granted), f"{name} was free"
+    return Renewal(name, token, 60.0, granted.fence)
+
+
+def expect(answers: Sequence[Granted | Gone | None], *expected: Renewal | Gone) -> None:
+    """Each answer is the one for the lease in its place: extended for its own ttl under its fence, or gone."""
+    assert len(answers) == len(expected)
+    for answer, wanted in zip(answers, expected, strict=True):
+        if isinstance(wanted, Gone):
+            assert answer == wanted
+        else:
+            assert isinstance(answer, Granted)
+            assert answer.ttl == wanted.ttl
+            assert answer.fence >= wanted.fence, "a quorum's node that was healed may have minted a higher one"
+
+
+async def let_go(client: AsyncClient, *leases: Renewal) -> None:
+    """Release them below the flow."""
+    for lease in leases:
+        await backend_of(client).release(lease.name, lease.token, 5.0)
+
+
+@case
+async def a_batch_is_renewed_and_answered_in_its_order(kit: Kit) -> None:
+    client, base = kit.client(), fresh("batch")
+    backend = backend_of(client)
+    leases = [await take(client, f"{base}:{n}") for n in range(5)]
+    # Every lease with a ttl of its own and in another order than they were taken, so that mixed-up answers show.
+    batch = [lease._replace(ttl=20.0 + 10 * n) for n, lease in enumerate(reversed(leases))]
+    expect(await backend.renew(batch, 5.0), *batch)
+    for lease in batch:
+        entry = await backend.inspect(lease.name, 5.0)
+        assert entry.held
+        assert lease.ttl - 5 < (entry.remaining or 0) <= lease.ttl
+    shorter = [batch[0]._replace(ttl=2.0), batch[1]]
+    expect(await backend.renew(shorter, 5.0), *shorter)
+    assert ((await backend.inspect(batch[0].name, 5.0)).remaining or 0) <= 2, "absolute, not added"
+    await let_go(client, *leases)
+
+
+@case
+async def a_lost_lease_in_a_batch_does_not_disturb_its_neighbours(kit: Kit) -> None:
+    client, base = kit.client(), fresh("neighbours")
+    backend = backend_of(client)
+    expired = await take(client, f"{base}:expired", ttl=0.25)
+    late = await take(client, f"{base}:late", ttl=0.25)
+    await kit.sleep(0.26)
+    next_one = await take(client, late.name)
+    released, first, middle, last = [await take(client, f"{base}:{n}") for n in range(4)]
+    await let_go(client, released)
+    stranger = middle._replace(token=token_of(client))
+    never = Renewal(f"{base}:never", token_of(client), 60.0, 1)
+    answers = await backend.renew([first, released, late, middle, stranger, expired, never, last], 5.0)
+    free, taken = Gone(taken=False), Gone(taken=True)
+    expect(answers, first, free, taken, middle, taken, free, free, last)
+    for lease in (first, middle, last):
+        assert ((await backend.inspect(lease.name, 5.0)).remaining or 0) > 50
+    entry = await backend.inspect(late.name, 5.0)
+    assert (entry.held, entry.fence) == (True, next_one.fence), "the next holder is untouched"
+    assert (entry.remaining or 0) <= 5
+    await let_go(client, first, middle, last, next_one)
+
+
+@case
+async def a_renewal_never_revives(kit: Kit) -> None:
+    client, base = kit.client(), fresh("revived")
+    backend = backend_of(client)
+    expired = await take(client, f"{base}:expired", ttl=0.25)
+    released = await take(client, f"{base}:released")
+    await let_go(client, released)
+    await kit.sleep(0.26)
+    for _ in range(2):
+        expect(await backend.renew([expired, released], 5.0), Gone(taken=False), Gone(taken=False))
+    for lease in (expired, released):
+        assert (await backend.inspect(lease.name, 5.0)).held is False
+        following = await take(client, lease.name)
+        assert following.fence > lease.fence
+        await let_go(client, following)
+
+
+@case
+async def a_renewal_raises_a_fence_and_never_lowers_it(kit: Kit) -> None:
+    client, base = kit.client(), fresh("fenced-batch")
+    backend = backend_of(client)
+    low, high = await take(client, f"{base}:low"), await take(client, f"{base}:high")
+    raised = high._replace(fence=high.fence + 1000)
+    expect(await backend.renew([low._replace(fence=0), raised], 5.0), low, raised)
+    expect(await backend.renew([high, low], 5.0), raised, low)
+    await let_go(client, low, high)
+    following = await take(client, high.name)
+    assert following.fence > raised.fence
+    await let_go(client, following)
+
+
+@case
+async def an_empty_batch_is_harmless(kit: Kit) -> None:
+    client = kit.client()
+    assert list(await backend_of(client).renew([], 5.0)) == []
+    async with client.lock(fresh("empty")):
+        assert list(await backend_of(client).renew([], 5.0)) == []
+
+
+@case
+async def three_hundred_leases_are_one_batch(kit: Kit) -> None:
+    client, base = kit.client(), fresh("many")
+    backend = backend_of(client)
+    leases = [(await take(client, f"{base}:{n}", ttl=30.0))._replace(ttl=100.0 + n) for n in range(300)]
+    await let_go(client, leases[150])
+    expect(await backend.renew(leases, 5.0), *leases[:150], Gone(taken=False), *leases[151:])
+    for lease in (leases[0], leases[149], leases[151], leases[299]):
+        assert ((await backend.inspect(lease.name, 5.0)).remaining or 0) > 50
+    await let_go(client, *leases)
 
 
 # --- wrong use ----------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ class Kit(Protocol):
     colour: str
 
     def client(self, **options: Any) -> AsyncClient:
-        """A new client on the store under test; closed when the body ends."""
+        """A new client on the store under test; closed when the body ends. Its leases are not renewed unless asked for."""
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""
@@ -65,7 +65,7 @@ class _AsyncioKit:
         self.clients: list[AsyncClient] = []
 
     def client(self, **options: Any) -> AsyncClient:
-        client = AsyncClient(self._store, **options)
+        client = AsyncClient(self._store, **{"renew": False, **options})
         self.clients.append(client)
         return client
 
@@ -86,7 +86,7 @@ class _BlockingKit:
         self._clients: list[Client] = []
 
     def client(self, **options: Any) -> AsyncClient:
-        client = Client(self._store, **options)
+        client = Client(self._store, **{"renew": False, **options})
         self._clients.append(client)
         return _DressedClient(client)  # type: ignore[return-value]  # the same words, which is what the parity test is for
 
@@ -141,6 +141,9 @@ class _DressedLease(_Dressed):
 
     async def release(self) -> bool:
         return self._inner.release()
+
+    async def wait_lost(self, *args: Any, **kwargs: Any) -> bool:
+        return self._inner.wait_lost(*args, **kwargs)
 
     async def __aenter__(self) -> AsyncLease:
         self._inner.__enter__()

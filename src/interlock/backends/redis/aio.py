@@ -14,6 +14,7 @@ from collections import deque
 from typing import Any, Final, NamedTuple, cast
 
 from ...errors import Unavailable, UsageError
+from ...runtime import forks
 from .backend import Undo
 from .connect import Recipe
 from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
@@ -111,6 +112,13 @@ class AsyncTransport:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owing: dict[str, tuple[Wire, Undo, float]] = {}  # and since when
         self._closed = False
+        forks.watch(self)
+
+    def disown(self) -> None:
+        """See `forks`. To close a connection here would take it out of the parent's epoll set as well."""
+        forks.keep((self._wire, list(self._owing.values())))
+        self._wire, self._closed = None, True
+        self._owing.clear()
 
     async def call(self, request: bytes, mark: bytes, token: str, within: float, undo: Undo = None) -> Reply:
         """See `backend.Transport.call`."""

@@ -8,11 +8,11 @@ expires by itself.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ...core import fence as fences
-from ...core.claim import Claim, Entry, Gone, Granted, Refused, Unmarked, free
+from ...core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked, free
 from ...core.quorum import Roll
 from ...errors import InterlockError, Unavailable, Unsupported, UsageError
 from ...runtime.base import Runtime
@@ -25,6 +25,7 @@ from .scripts import CLAIM, ENROLL, EXTEND, INSPECT, RELEASE, ROLL, Script
 IDLE_COUNTER_MS = b"3600000"
 EPOCH_MS = b"%d" % fences.EPOCH_MS
 ROLL_KEY = b"interlock:roll"
+GONE, NOT_A_LOCK = -1, -3  # what extend.lua says of a lease, unless it gives its fence or says that somebody else has it
 _marks = itertools.count()
 
 Undo = Callable[[], bytes] | None
@@ -106,29 +107,28 @@ class RedisBackend:
 
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
         """See `port.Backend.extend`."""
-        return await self._extend(_keys(name), name, token, ttl, within, fence)
+        lease = Renewal(name, token, ttl, fence)
+        (said,) = await self._extend([lease], token, within)
+        if said == NOT_A_LOCK:
+            raise self._not_a_lock(name)
+        return _extended(lease, said)
 
-    async def uphold(self, name: str, token: str, ttl: float, within: float, fence: int) -> Granted | Gone:
-        """See `port.Member.uphold`."""
-        return await self._extend((*_keys(name), ROLL_KEY), name, token, ttl, within, fence)
+    async def renew(self, leases: Sequence[Renewal], within: float) -> list[Granted | Gone]:
+        """See `port.Backend.renew`."""
+        # No token: nothing has to follow a renewal whose answer never came.
+        return [_extended(*pair) for pair in zip(leases, await self._extend(leases, "", within), strict=True)] if leases else []
 
-    async def _extend(
-        self, keys: tuple[bytes, ...], name: str, token: str, ttl: float, within: float, fence: int
-    ) -> Granted | Gone:
-        ms = _ms(ttl)
-        reply = await self._run(
-            EXTEND,
-            keys,
-            (token.encode(), b"%d" % ms, IDLE_COUNTER_MS, EPOCH_MS, b"%d" % fence),
-            name,
-            token,
-            within,
-        )
+    async def _extend(self, leases: Sequence[Renewal], token: str, within: float) -> list[int]:
+        keys = [key for lease in leases for key in _keys(lease.name)]
+        arguments = [IDLE_COUNTER_MS, EPOCH_MS]
+        for lease in leases:
+            arguments += lease.token.encode(), b"%d" % _ms(lease.ttl), b"%d" % lease.fence
+        reply = await self._run(EXTEND, (*keys, ROLL_KEY), tuple(arguments), leases[0].name, token, within)
         match reply:
-            case [1, int(stored), _]:
-                return Granted(stored, ms / 1000)
-            case [0, int(taken), _]:
-                return Gone(taken=bool(taken))
+            case [*said, _]:
+                numbers = [number for number in said if isinstance(number, int)]
+                if len(numbers) == len(said) == len(leases):
+                    return numbers
         raise self._nonsense(reply)
 
     async def release(self, name: str, token: str, within: float) -> bool:
@@ -221,10 +221,7 @@ class RedisBackend:
         """The server has answered with an error, so it has done nothing. What that means to the caller."""
         text, where = reply.text.partition(", with args beginning with")[0], self.address  # the rest may hold a token
         if "WRONGTYPE" in text:  # Redis before 7 wraps the code of an error inside a script
-            return UsageError(
-                f"the key '{name}' at {where} holds something that is not a lock (a list, a hash, …); nothing was written. "
-                "Choose another name for the lock, or remove that key"
-            )
+            return self._not_a_lock(name)
         if text.startswith("INTERLOCK"):
             return UsageError(
                 f"the fence counter of '{name}' at {where} was overwritten by somebody; nothing was written. Delete the key "
@@ -240,6 +237,12 @@ class RedisBackend:
         if reply.code in ("MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN"):
             return Unsupported(f"{where} is a node of a Redis Cluster ({text}); this version locks on single nodes only")
         return Unavailable(f"{where} answered: {text}. Nothing was written", backend=where, cause="error")
+
+    def _not_a_lock(self, name: str) -> UsageError:
+        return UsageError(
+            f"the key '{name}' at {self.address} holds something that is not a lock (a list, a hash, …); nothing was written. "
+            "Choose another name for the lock, or remove that key"
+        )
 
     def _nonsense(self, reply: Reply) -> InterlockError:
         return Unavailable(
@@ -260,6 +263,10 @@ def _fence_key(name: str) -> bytes:
 def _keys(name: str) -> tuple[bytes, ...]:
     """The lock and its counter. Names have no braces, so both hash to the same slot."""
     return name.encode(), _fence_key(name)
+
+
+def _extended(lease: Renewal, said: int) -> Granted | Gone:
+    return Granted(said, _ms(lease.ttl) / 1000) if said >= 0 else Gone(taken=said != GONE)
 
 
 def _ms(ttl: float) -> int:

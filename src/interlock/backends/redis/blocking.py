@@ -48,7 +48,7 @@ class BlockingTransport:
         self._pid = os.getpid()
         self._idle: list[Wire] = []
         self._parked: dict[str, Parked] = {}  # by token
-        self._late: list[Parked] = []  # of tokens that are done with
+        self._late: list[Parked] = []  # of tokens that are done with, and of requests without one
         self._guard = threading.RLock()  # around the two above; never held while waiting; a signal handler may come back in
 
     async def call(self, request: bytes, mark: bytes, token: str, within: float, undo: Undo = None) -> Reply:
@@ -164,16 +164,19 @@ class BlockingTransport:
 
     async def _exchange(self, wire: Wire, request: bytes, mark: bytes, token: str, until: float, undo: Undo) -> Reply:
         try:
-            wire.send(request, until)
+            await wire.send(request, until)
             return await wire.reply(mark, until)
         except BaseException as error:
             # A time-out, or whatever interrupts us, leaves a connection on which more can follow; only its own troubles end it.
             broken = isinstance(error, ProtocolError) or (isinstance(error, OSError) and error.errno is not None)
-            if not token or broken or wire.torn:
+            if broken or wire.torn:
                 wire.close()
-            if token:
-                with self._guard:
-                    self._parked[token] = Parked(None if wire.dead else wire, now(), undo)
+            parked = Parked(None if wire.dead else wire, now(), undo)
+            with self._guard:
+                if token:
+                    self._parked[token] = parked
+                elif not wire.dead:  # kept: its reply makes it good again, and until then the node is known to be silent
+                    self._late.append(parked)
             if broken or isinstance(error, Late):
                 raise self._broken(error) from error
             raise
@@ -218,8 +221,8 @@ class BlockingTransport:
             if parked.since > long_ago:
                 return False
             if parked.undo is not None:
-                wire.send(parked.undo(), now())
-        except (OSError, ProtocolError, Late):
+                wire.say_last(parked.undo())
+        except (OSError, ProtocolError):
             pass
         wire.close()
         return True

@@ -10,6 +10,8 @@ from ...runtime.base import now
 from ...runtime.blocking import Wait
 from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
 
+FULL = 0.001  # seconds between two looks at whether a peer that is slow to read has made room
+
 
 class Late(Exception):
     """Our own time-out, told from one that a signal handler raises."""
@@ -41,20 +43,29 @@ class Wire:
         poll.register(self._sock.fileno(), select.POLLIN)
         return bool(poll.poll(0))
 
-    def send(self, request: bytes, until: float) -> None:
-        """Put a request on the wire. From here on its reply is owed. Raises OSError when the peer is gone."""
+    async def send(self, request: bytes, until: float) -> None:
+        """Put a request on the wire. From here on its reply is owed. Raises OSError when the peer is gone, Late.
+
+        A batch may be more than the peer takes at once: in a race the other nodes get theirs meanwhile.
+        """
         self.owed += 1
         self.torn = True  # until all of it is out: nothing may follow half a request
-        view = memoryview(request)
-        while view:
-            try:
-                view = view[self._sock.send(view) :]
-            except self._again:
-                poll = select.poll()
-                poll.register(self._sock.fileno(), select.POLLOUT)
-                if not poll.poll(max(0.0, until - now()) * 1000):
-                    raise Late from None
+        rest = self._push(memoryview(request))
+        while rest:
+            if now() >= until:
+                raise Late
+            await Wait(None, now() + FULL)
+            rest = self._push(rest)
         self.torn = False
+
+    def _push(self, rest: memoryview) -> memoryview:
+        """Send what there is room for. What is left."""
+        try:
+            while rest:
+                rest = rest[self._sock.send(rest) :]
+        except self._again:
+            pass
+        return rest
 
     async def reply(self, mark: bytes, until: float) -> Reply:
         """The reply to the last request; those owed before it are dropped. Raises OSError, Late, ProtocolError."""
@@ -91,6 +102,10 @@ class Wire:
         if not data:
             raise ConnectionResetError(ECONNRESET, "the peer closed the connection")
         self._parser.feed(data)
+
+    def say_last(self, request: bytes) -> None:
+        """Send what there is room for: the wire is closed behind it. Raises OSError when the peer is gone."""
+        self._push(memoryview(request))
 
     def close(self) -> None:
         """Close it. What was sent before still reaches the peer."""

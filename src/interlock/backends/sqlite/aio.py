@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from ...errors import Unavailable, UsageError
-from . import forks
+from ...runtime import forks
 from .gate import Budget, Shut
 from .store import CLOSED
 

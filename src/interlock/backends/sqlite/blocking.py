@@ -15,7 +15,7 @@ from threading import RLock
 from typing import Any, TypeVar
 
 from ...errors import UsageError
-from . import forks
+from ...runtime import forks
 from .gate import Budget, Shut
 
 T = TypeVar("T")

@@ -19,7 +19,8 @@ from contextlib import suppress
 from typing import Any
 
 from ...core import fence as fences
-from . import faults, forks
+from ...runtime import forks
+from . import faults
 from .gate import Budget, Gate, Shut, mode_of
 from .place import quoted
 

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import wraps
+from math import inf
 from time import sleep
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from weakref import finalize
 
 from ...core import fence as fences
-from ...core.claim import Claim, Entry, Gone, Granted, Refused, Unmarked, free
+from ...core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked, free
 from ...core.fence import MAX_FENCE
 from ...core.quorum import Roll
 from ...core.token import owner_of
@@ -31,6 +33,9 @@ from .gate import FIRST_PAUSE, LONGEST_PAUSE, Budget, Shut
 from .place import Place
 from .sweep import STEP, Walk, walked
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 CLOSED = "this client is closed; nothing was written. Make a new one"
 CLOSE_PATIENCE = 1.0
 # No RETURNING anywhere: SQLite builds a temporary table for it, which costs more than the statement itself.
@@ -40,6 +45,8 @@ LOOK = """
     FROM clock LEFT JOIN entries ON entries.name = ? AND entries.fence IS NOT NULL
     WHERE clock.id = 1
 """
+HOLDER = "SELECT arrival, token, fence, expires FROM entries WHERE name = ? AND fence IS NOT NULL"
+NOBODY: tuple[Any, ...] = (None, None, None, None)  # what HOLDER finds where there is none
 COUNT = "UPDATE clock SET counter = ? WHERE id = 1"
 GRANT = "INSERT INTO entries (name, arrival, token, fence, expires) VALUES (?, ?, ?, ?, ?)"
 RENEW = "UPDATE entries SET expires = ?, fence = ? WHERE name = ? AND arrival = ?"
@@ -51,6 +58,22 @@ ROLL = "SELECT longest, seed FROM roll WHERE id = 1"
 LONGEST = "UPDATE roll SET longest = ? WHERE longest < ?"
 NEXT = "SELECT name, arrival, expires FROM entries WHERE (name, arrival) > (?, ?) ORDER BY name, arrival LIMIT ?"
 SWEPT = "UPDATE clock SET horizon = ?, low = ?, hand_name = ?, hand_arrival = ? WHERE id = 1"
+
+
+def _whole(verb: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Store, P], T]:
+    """Around each verb: whatever happens in it, nothing is left half done and the gate is left open."""
+
+    @wraps(verb)
+    def whole(store: Store, /, *args: P.args, **none: P.kwargs) -> T:
+        try:
+            return verb(store, *args, **none)
+        except BaseException as error:
+            store._failed(error, cast(Budget, args[-1]))
+            raise
+        finally:
+            store._leave()
+
+    return whole
 
 
 class Store:
@@ -87,145 +110,127 @@ class Store:
         """One claim as a node of a quorum."""
         return self._claim(claim, proposal, budget)
 
+    @_whole
     def _claim(self, claim: Claim, proposal: int | None, budget: Budget) -> Granted | Refused | Unmarked:
         name, token, ttl = claim
-        try:
-            database = self._enter(budget)
-            execute = database.execute
-            _, counter, horizon, low, hand, hand_arrival, arrival, holder, fence, expires = self._begin(database, budget, name)
-            if proposal is not None:
-                if execute(ROLL).fetchone() is None:
-                    execute("ROLLBACK")
-                    return Unmarked()
-                execute(LONGEST, (ttl, ttl))
-            now = self._now()
-            ends = now + ttl
-            if arrival is not None:
-                if expires > now:
-                    if holder != token:
-                        execute("ROLLBACK")
-                        return Refused(expires - now, owner_of(holder))
-                    execute(RENEW, (ends, fence, name, arrival))
-                    if ends < horizon or ends < low:
-                        execute(NOTE, (ends, ends))
-                    execute("COMMIT")
-                    return Granted(fence, ttl)
-                execute(FORGET, (name, arrival))
-            fence = counter + 1
-            if proposal is not None:
-                fence = fences.propose(fence, proposal, self._wall_ms())
-            if fence > MAX_FENCE:
-                raise faults.no_fence_left(self.address)
-            execute(COUNT, (fence,))
-            execute(GRANT, (name, fence, token, fence, ends))
-            if ends < horizon or ends < low:
-                execute(NOTE, (ends, ends))
-            if now >= horizon:
-                self._sweep(execute, Walk(horizon, min(low, ends), hand, hand_arrival), now)
-            execute("COMMIT")
-            self._seen = fence
-            return Granted(fence, ttl)
-        except BaseException as error:
-            self._failed(error, budget)
-            raise
-        finally:
-            self._leave()
-
-    def extend(self, name: str, token: str, ttl: float, fence: int, budget: Budget) -> Granted | Gone:
-        """One extension."""
-        if fence > MAX_FENCE:
-            raise UsageError(f"a fence is below 2**53, {fence} is not; nothing was written")
-        try:
-            database = self._enter(budget)
-            execute = database.execute
-            _, counter, horizon, low, _, _, arrival, holder, stored, expires = self._begin(database, budget, name)
-            now = self._now()
-            ends = now + ttl
-            if arrival is None or expires <= now or holder != token:
+        database = self._enter(budget)
+        execute = database.execute
+        _, counter, horizon, low, hand, hand_arrival, arrival, holder, fence, expires = self._begin(database, budget, name)
+        if proposal is not None:
+            if execute(ROLL).fetchone() is None:
                 execute("ROLLBACK")
-                return Gone(taken=arrival is not None and expires > now)
-            raised = max(stored, fence)
-            execute(RENEW, (ends, raised, name, arrival))
-            if raised > counter:
-                execute(COUNT, (raised,))
-                self._seen = max(self._seen, raised)
+                return Unmarked()
             execute(LONGEST, (ttl, ttl))
-            if ends < horizon or ends < low:
-                execute(NOTE, (ends, ends))
-            execute("COMMIT")
-            return Granted(raised, ttl)
-        except BaseException as error:
-            self._failed(error, budget)
-            raise
-        finally:
-            self._leave()
+        now = self._now()
+        ends = now + ttl
+        if arrival is not None:
+            if expires > now:
+                if holder != token:
+                    execute("ROLLBACK")
+                    return Refused(expires - now, owner_of(holder))
+                execute(RENEW, (ends, fence, name, arrival))
+                if ends < horizon or ends < low:
+                    execute(NOTE, (ends, ends))
+                execute("COMMIT")
+                return Granted(fence, ttl)
+            execute(FORGET, (name, arrival))
+        fence = counter + 1
+        if proposal is not None:
+            fence = fences.propose(fence, proposal, self._wall_ms())
+        if fence > MAX_FENCE:
+            raise faults.no_fence_left(self.address)
+        execute(COUNT, (fence,))
+        execute(GRANT, (name, fence, token, fence, ends))
+        if ends < horizon or ends < low:
+            execute(NOTE, (ends, ends))
+        if now >= horizon:
+            self._sweep(execute, Walk(horizon, min(low, ends), hand, hand_arrival), now)
+        execute("COMMIT")
+        self._seen = fence
+        return Granted(fence, ttl)
 
+    def extend(self, lease: Renewal, budget: Budget) -> Granted | Gone:
+        """One extension."""
+        return self.renew((lease,), budget)[0]
+
+    @_whole
+    def renew(self, leases: Sequence[Renewal], budget: Budget) -> list[Granted | Gone]:
+        """Many extensions."""
+        if not leases:
+            return []
+        if (highest := max(lease.fence for lease in leases)) > MAX_FENCE:
+            raise UsageError(f"a fence is below 2**53, {highest} is not; nothing was written")
+        database = self._enter(budget)
+        execute = database.execute
+        _, counter, horizon, low, _, _, *found = self._begin(database, budget, leases[0].name)  # the first comes with it
+        now = self._now()
+        answers: list[Granted | Gone] = []
+        high, longest, soonest = counter, 0.0, inf
+        for name, token, ttl, fence in leases:
+            arrival, holder, stored, expires = found or execute(HOLDER, (name,)).fetchone() or NOBODY
+            found = []
+            if holder != token or expires <= now:
+                answers.append(Gone(taken=arrival is not None and expires > now))
+                continue
+            raised = max(stored, fence)
+            execute(RENEW, (now + ttl, raised, name, arrival))
+            answers.append(Granted(raised, ttl))
+            high, longest, soonest = max(high, raised), max(longest, ttl), min(soonest, now + ttl)
+        if high > counter:
+            execute(COUNT, (high,))
+            self._seen = max(self._seen, high)
+        execute(LONGEST, (longest, longest))
+        if soonest < horizon or soonest < low:
+            execute(NOTE, (soonest, soonest))
+        execute("COMMIT")
+        return answers
+
+    @_whole
     def release(self, name: str, token: str, budget: Budget) -> bool:
         """One release."""
-        try:
-            database = self._enter(budget)
-            # Single statements, each its own transaction: cheaper than BEGIN and COMMIT around them.
-            if self._patiently(database, budget, RELEASE, (name, token, self._now())).rowcount:
-                return True
-            self._patiently(database, budget, REMOVE, (name, token))  # it had expired; do not leave the row
-            return False
-        except BaseException as error:
-            self._failed(error, budget)
-            raise
-        finally:
-            self._leave()
+        database = self._enter(budget)
+        # Single statements, each its own transaction: cheaper than BEGIN and COMMIT around them.
+        if self._patiently(database, budget, RELEASE, (name, token, self._now())).rowcount:
+            return True
+        self._patiently(database, budget, REMOVE, (name, token))  # it had expired; do not leave the row
+        return False
 
+    @_whole
     def inspect(self, name: str, budget: Budget) -> Entry:
         """One look. Makes no file: where there is none, nobody holds anything."""
-        try:
-            if self._database is None and not self._closed and not size_of(self._place.prepare(make=False)):
-                return free(name)
-            database = self._enter(budget)
-            *_, arrival, holder, fence, expires = self._begin(database, budget, name)
-            now = self._now()
-            database.execute("ROLLBACK")
-            if arrival is None or expires <= now:
-                return free(name)
-            return Entry(name, True, owner_of(holder), expires - now, fence)
-        except BaseException as error:
-            self._failed(error, budget)
-            raise
-        finally:
-            self._leave()
+        if self._database is None and not self._closed and not size_of(self._place.prepare(make=False)):
+            return free(name)
+        database = self._enter(budget)
+        *_, arrival, holder, fence, expires = self._begin(database, budget, name)
+        now = self._now()
+        database.execute("ROLLBACK")
+        if arrival is None or expires <= now:
+            return free(name)
+        return Entry(name, True, owner_of(holder), expires - now, fence)
 
+    @_whole
     def roll(self, budget: Budget) -> Roll | None:
         """The roll of the file."""
-        try:
-            database = self._enter(budget)
-            self._begin(database, budget, "")
-            row = database.execute(ROLL).fetchone()
-            counter = database.execute("SELECT counter FROM clock WHERE id = 1").fetchone()[0]
-            database.execute("ROLLBACK")
-            return None if row is None else Roll(row[0], counter, row[1])
-        except BaseException as error:
-            self._failed(error, budget)
-            raise
-        finally:
-            self._leave()
+        database = self._enter(budget)
+        self._begin(database, budget, "")
+        row = database.execute(ROLL).fetchone()
+        counter = database.execute("SELECT counter FROM clock WHERE id = 1").fetchone()[0]
+        database.execute("ROLLBACK")
+        return None if row is None else Roll(row[0], counter, row[1])
 
+    @_whole
     def enroll(self, roll: Roll, budget: Budget) -> bool:
         """Give the file a roll unless it has one."""
-        try:
-            database = self._enter(budget)
-            execute = database.execute
-            self._begin(database, budget, "")
-            if execute(ROLL).fetchone() is not None:
-                execute("ROLLBACK")
-                return False
-            execute("INSERT INTO roll (id, longest, seed) VALUES (1, ?, ?)", (roll.longest, roll.seed))
-            execute("UPDATE clock SET counter = max(counter, ?) WHERE id = 1", (roll.seed,))
-            execute("COMMIT")
-            return True
-        except BaseException as error:
-            self._failed(error, budget)
-            raise
-        finally:
-            self._leave()
+        database = self._enter(budget)
+        execute = database.execute
+        self._begin(database, budget, "")
+        if execute(ROLL).fetchone() is not None:
+            execute("ROLLBACK")
+            return False
+        execute("INSERT INTO roll (id, longest, seed) VALUES (1, ?, ?)", (roll.longest, roll.seed))
+        execute("UPDATE clock SET counter = max(counter, ?) WHERE id = 1", (roll.seed,))
+        execute("COMMIT")
+        return True
 
     def close(self) -> None:
         """Let go of the file. Leases stay. Every later verb raises UsageError."""

@@ -1,8 +1,8 @@
-"""What happens to an open database in a forked child: nothing, ever again.
+"""What happens in a forked child to what it inherited: nothing, ever again.
 
-A child has copies of the parent's file descriptors and of SQLite's memory. Using or closing that copy would undo a
-transaction in memory that parent and child share, or drop locks. So the child closes its copy of the gate (or a dead
-parent's gate would stay shut as long as the child lives), keeps the rest untouched until it ends, and opens its own.
+A child has copies of the parent's descriptors, and some of what they lead to is shared: SQLite's memory and locks, an event
+loop's epoll set, a pipe. Using or even closing such a copy can harm the parent. So whoever owns something of the kind is told
+(`watch`), lets go of it unclosed where closing would be felt (`keep`), and makes its own when it is next needed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,298 @@
+"""The keeper: renews every lease of a client, and tells their holders in time when it cannot.
+
+One per client, whatever the number of leases: a thread or a task that runs `_run`, started with the first lease, ended with the
+client, or by itself when there has been nothing to keep for a while. When to do what is decided in `core.renewal`.
+
+Invariants
+- No request is sent, and no answer believed, after the moment at which the holder is told; what is lost stays lost.
+- A lease has at most one renewal on its way. Alarms (doubt, loss) are given on time while requests are on their way.
+
+Interleavings and where each is handled
+- a lease is granted while the keeper falls asleep: `keep` puts it down first and rings if it is due before the keeper would
+  wake; the keeper looks once more after it has said when it will wake
+- a lease is granted while the keeper decides to end: both under `_guard`
+- released, lost or dropped while its renewal is on its way: the answer is not believed (`_judge`)
+- a renewal is granted after the lease was lost: it is given back (`_tidy`), not before the deadline, since a body that is
+  about to stop may still be at work
+- the answer is lost: the deadline stands, another try follows within the window
+- fork: the child's copy forgets everything (`disown`); its leases are lost there
+"""
+
+from __future__ import annotations
+
+from _thread import RLock  # threading itself is forbidden to flows: it invites waiting
+from collections.abc import Sequence
+from contextlib import suppress
+from math import inf
+from typing import Any
+
+from ..core import renewal
+from ..core.claim import Gone, Granted, Renewal
+from ..core.lease import Hold
+from ..core.renewal import Keeping, Step
+from ..errors import InterlockError, Unavailable, UsageError
+from ..runtime import forks
+from ..runtime.base import Bell, Spawned
+from .hold import abandon
+from .roster import Roster
+from .site import Site
+
+LINGER = 5.0  # seconds for which a keeper with nothing to keep stays
+TIDY = 50  # lost leases that are given back in one go; the rest expires by itself
+HICCUP = 0.1  # pause after a defect of our own, which must not stop renewal
+
+
+class Keeper:
+    """Renews the leases of one client."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._guard = RLock()  # around starting and ending; never held while waiting
+        self._closed = False
+        self._renewals = self._requests = self._failures = self._losses = 0
+        self._lateness, self._slack = 0.0, 1.0
+        self._start_afresh()
+        forks.watch(self)
+
+    def _start_afresh(self) -> None:
+        self._roster = Roster()
+        self._untidy: list[Hold] = []  # lost, and perhaps still stored
+        self._wakes_at = -inf  # when the keeper will wake; -inf while it is awake, and looks at newcomers before it sleeps
+        self._bell: Bell | None = None
+        self._spawned: Spawned | None = None
+
+    def disown(self) -> None:
+        """See `forks`: the parent's thread does not exist in the child, and its leases are the parent's."""
+        bell, self._guard = self._bell, RLock()
+        self._start_afresh()
+        if bell is not None:
+            bell.close()
+
+    # --- called by whoever holds ----------------------------------------------------------------------------------------
+
+    def keep(self, hold: Hold) -> None:
+        """Renew it from now on, if its policy says so, and tell its watchers when it is lost. Asks no store.
+
+        Called again when its ttl has changed.
+        """
+        hold.kept = hold.policy.renew and not self._closed
+        crowded = self._roster.add(hold)
+        if self._spawned is None:
+            self._start()
+        elif crowded or renewal.first_look(hold) < self._wakes_at:
+            self._ring()
+
+    def keeping(self) -> Keeping:
+        """How it is doing."""
+        kept = sum(1 for hold in self._roster.everybody() if hold.kept and not hold.over)
+        return Keeping(kept, self._renewals, self._requests, self._failures, self._losses, self._lateness, self._slack)
+
+    async def close(self) -> None:
+        """End. What it kept is not renewed any more and expires."""
+        with self._guard:
+            self._closed = True
+            spawned, self._spawned = self._spawned, None
+        if spawned is not None:
+            await spawned.end()
+        for hold in self._roster.everybody():
+            hold.kept = False
+
+    def _ring(self) -> None:
+        if self._bell is not None:
+            self._bell.ring()
+
+    def _halt(self) -> None:
+        self._closed = True
+        self._ring()
+
+    def _start(self) -> None:
+        with self._guard:
+            if self._spawned is None and not self._closed:
+                self._bell = self._bell or self._site.runtime.bell()
+                self._spawned = self._site.runtime.spawn(self._run, self._halt, "interlock-keeper")
+
+    # --- the keeper itself ----------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            await self._go_on()
+        except BaseException:  # somebody cancels every task of the loop: the next lease starts it again
+            self._spawned = None
+            raise
+
+    async def _go_on(self) -> None:
+        runtime = self._site.runtime
+        idle_since = runtime.now()
+        while not self._closed:
+            try:
+                due = self._look(renewing=True)
+                if due:
+                    await self._renew(due)
+                    continue  # there may be more by now
+                now, look_at = runtime.now(), self._next_look()
+                if look_at <= now:
+                    await self._tidy(now)
+                    continue
+                if look_at != inf:
+                    idle_since = now
+                elif now - idle_since >= LINGER and self._may_end():
+                    return
+                await self._sleep(idle_since + LINGER if look_at == inf else look_at)
+            except Exception:  # noqa: BLE001 - a defect of ours; if renewal ended here, every lease would be lost
+                _log().exception("the keeper of %s failed and goes on", self._site.backend.address)
+                await runtime.sleep(HICCUP)
+
+    def _may_end(self) -> bool:
+        with self._guard:
+            mine, self._spawned = self._spawned, None
+            if self._roster.incoming:  # whoever put it there may have seen that the keeper is there
+                self._spawned = mine
+                return False
+            return True
+
+    def _next_look(self) -> float:
+        return min([self._roster.next_look(), *(hold.deadline for hold in self._untidy)])
+
+    async def _sleep(self, until: float) -> None:
+        bell = self._bell
+        if bell is None:  # forked
+            return
+        self._wakes_at = until
+        try:
+            if not self._roster.incoming:  # nobody came before it was known when we wake
+                await bell.wait(until)
+        finally:
+            self._wakes_at = -inf
+
+    def _look(self, renewing: bool) -> list[Hold]:
+        """Tell whom there is to tell; those that are due for renewal."""
+        now = self._site.runtime.now()
+        seen = self._roster.look(now, self._site.drift, renewing)
+        for hold in seen.lost:
+            self._lose(hold, now)
+        for hold in seen.doubtful:
+            hold.notify("doubtful")
+        for hold in seen.due:
+            self._note_lateness(now, hold)
+        return seen.due
+
+    def _lose(self, hold: Hold, now: float) -> None:
+        hold.gone = hold.gone or hold.ending(now)
+        self._losses += 1
+        if hold.gone == "paused":
+            self._note_lateness(now, hold)
+        if hold.unsure:
+            self._untidy.append(hold)
+        _log().warning(
+            "the lease on '%s' (fence %d) is lost: %s",
+            hold.name,
+            hold.fence,
+            hold.gone,
+            extra={"event": "lost", "lock": hold.name, "fence": hold.fence, "reason": hold.gone},
+        )
+        hold.tell()
+
+    def _note_lateness(self, now: float, hold: Hold) -> None:
+        late = now - renewal.due(hold)
+        if late > self._lateness:
+            self._lateness = late
+            if late > hold.ttl / 6:
+                _log().warning(
+                    "renewal of '%s' runs %.2f s late: this process is starved (a blocked event loop, a long C call, an "
+                    "overloaded machine)",
+                    hold.name,
+                    late,
+                    extra={"event": "starved", "lock": hold.name, "seconds": late},
+                )
+
+    # --- asking the store -----------------------------------------------------------------------------------------------
+
+    async def _renew(self, due: list[Hold]) -> None:
+        """Renew them, some requests at a time, while alarms go on."""
+        for hold in due:  # for its alarms; a place for its next renewal follows with the answer
+            self._roster.put(hold, hold.tell_at if hold.doubted else min(hold.doubtful_at, hold.tell_at))
+        requests = renewal.batches(due)
+        while requests and not self._closed:
+            some, requests = requests[: renewal.AT_ONCE], requests[renewal.AT_ONCE :]
+            await self._race(some)
+
+    async def _race(self, batches: list[list[Hold]]) -> None:
+        running = len(batches)
+
+        def ended(index: int, outcome: object) -> bool:
+            nonlocal running
+            running -= 1
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return running == 0
+
+        await self._site.runtime.race([*(self._ask(batch) for batch in batches), self._alarms()], ended)
+
+    async def _alarms(self) -> None:
+        """Run beside requests."""
+        while True:
+            self._look(renewing=False)
+            await self._sleep(self._roster.next_look())
+
+    async def _ask(self, holds: list[Hold]) -> None:
+        site, now = self._site, self._site.runtime.now()
+        holds = [hold for hold in holds if renewal.plan(hold, now, site.drift)[0] is Step.RENEW]
+        if not holds:
+            return
+        within = min(renewal.bound(hold, now, site.request_timeout) for hold in holds)
+        if not site.backend.capabilities.hosts:
+            # A store on this machine answers at once or is stuck, and a thread that is stuck with it gives no alarms.
+            within = max(min(within, self._roster.next_look() - now), 0.001)
+        asked = [Renewal(h.name, h.token, renewal.ttl(h, now) + h.policy.delay, h.fence) for h in holds]
+        flights = [hold.extending(lease.ttl - hold.policy.delay) for hold, lease in zip(holds, asked, strict=True)]
+        answers: Sequence[Granted | Gone | None] = [None] * len(holds)
+        self._requests += 1
+        try:
+            with suppress(Unavailable):
+                answers = await site.backend.renew(asked, within)
+        except UsageError as error:  # closed meanwhile, or the store says that the question is wrong
+            if not self._closed:
+                _log().error("renewal at %s is refused: %s", site.backend.address, error)
+        finally:  # cancelled as well: then no answer is known
+            for place in zip(holds, asked, flights, answers, strict=True):
+                self._judge(*place, now)
+
+    def _judge(self, hold: Hold, asked: Renewal, flight: list[float], answer: Granted | Gone | None, sent_at: float) -> None:
+        """What an answer, or its absence, means to a lease; and when to look at it again."""
+        ttl, now = asked.ttl - hold.policy.delay, self._site.runtime.now()
+        if answer is None:
+            self._failures += 1
+            hold.failures += 1
+            hold.retry_at = now + renewal.retry_after(hold, self._site.runtime.jitter())
+            hold.unconfirmed(sent_at, ttl)
+        elif hold.released or hold.leaving:
+            pass  # somebody gave it back meanwhile
+        elif isinstance(answer, Gone):
+            hold.vanished(now, answer.taken)
+        elif hold.lost(now):
+            hold.unsure = True
+        else:
+            self._renewals += 1
+            hold.renewed(sent_at, answer.ttl - hold.policy.delay, flight)
+            self._slack = min(self._slack, (hold.deadline - now) / hold.ttl, 1.0)
+        hold.landed(flight)
+        if not hold.over:
+            self._roster.put(hold, renewal.first_look(hold, self._site.runtime.jitter()))
+        elif hold.gone and not hold.told:
+            self._lose(hold, now)
+        elif hold.gone and hold.unsure:
+            self._untidy.append(hold)
+
+    async def _tidy(self, now: float) -> None:
+        """Give back lost leases whose renewal may have got through, or the store would keep them for another ttl."""
+        ripe = [hold for hold in self._untidy if hold.deadline <= now]
+        self._untidy = [hold for hold in self._untidy if hold.deadline > now]
+        for hold in ripe[:TIDY]:
+            with suppress(InterlockError):
+                await abandon(self._site, hold)
+
+
+def _log() -> Any:
+    import logging  # lazily: most keepers never say anything
+
+    return logging.getLogger("interlock")

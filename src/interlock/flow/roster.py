@@ -1,0 +1,95 @@
+"""Which leases a keeper looks at, and when: a queue by time, fed from other threads.
+
+Invariants
+- Every lease that is kept has one valid place in the queue, at `Hold.at`, which only the keeper writes; others are ignored.
+- `add` may be called from any thread or signal handler. It takes no lock, and costs an append.
+- Leases that are over leave the queue at their time, or earlier when they are many: what is locked for a moment only, with a
+  ttl of a day, must not pile up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heapify, heappop, heappush
+from itertools import count
+from math import inf
+from typing import NamedTuple
+
+from ..core import renewal
+from ..core.lease import Hold
+from ..core.renewal import Step
+
+CROWD = 1024  # newcomers that may gather before somebody should take them in: most are released by then
+
+
+class Seen(NamedTuple):
+    """What a look has found."""
+
+    due: list[Hold]  # to be renewed
+    doubtful: list[Hold]  # to be told so
+    lost: list[Hold]  # to be told so
+
+
+class Roster:
+    """The leases of a keeper."""
+
+    def __init__(self) -> None:
+        self.incoming: deque[Hold] = deque()
+        self._queue: list[tuple[float, int, Hold]] = []
+        self._numbers = count()
+        self._alive = 0  # how many were alive when the queue was last gone through
+
+    def everybody(self) -> set[Hold]:
+        """All that are on it, some of them over perhaps."""
+        return {*(hold for _, _, hold in list(self._queue)), *list(self.incoming)}
+
+    def add(self, hold: Hold) -> bool:
+        """Put it on, or have it looked at anew. Whether it is time to take newcomers in."""
+        self.incoming.append(hold)
+        return len(self.incoming) > CROWD
+
+    def put(self, hold: Hold, at: float) -> None:
+        """Have it looked at then."""
+        hold.at = at
+        heappush(self._queue, (at, next(self._numbers), hold))
+
+    def next_look(self) -> float:
+        """When somebody should look next."""
+        return self._queue[0][0] if self._queue else inf
+
+    def look(self, now: float, drift: float, renewing: bool) -> Seen:
+        """Take in newcomers, and find what is to be done. Those that are due have lost their places, unless not `renewing`."""
+        self._take_in()
+        seen, again = Seen([], [], []), []
+        queue, horizon = self._queue, now
+        while queue and queue[0][0] <= horizon:
+            at, _, hold = heappop(queue)
+            if hold.at != at:
+                continue  # it has another place
+            step, look_at = renewal.plan(hold, now, drift)
+            if step is Step.DOUBT:
+                hold.doubted = True
+                seen.doubtful.append(hold)
+                step, look_at = renewal.plan(hold, now, drift)
+            if step is Step.LOSE:
+                seen.lost.append(hold)
+            elif step is Step.RENEW and renewing:
+                seen.due.append(hold)
+                horizon = max(horizon, now + hold.ttl * renewal.EARLY)  # the more go together, the fewer requests
+            elif step is Step.RENEW:
+                again.append((min(now + hold.ttl * renewal.EARLY, hold.tell_at), hold))
+            elif step is Step.WAIT:
+                again.append((look_at, hold))
+        for look_at, hold in again:
+            self.put(hold, look_at)
+        return seen
+
+    def _take_in(self) -> None:
+        while self.incoming:
+            hold = self.incoming.popleft()
+            if not hold.over:
+                self.put(hold, renewal.first_look(hold))
+        if len(self._queue) > 2 * self._alive + CROWD:
+            self._queue = [place for place in self._queue if place[2].at == place[0] and not place[2].over]
+            heapify(self._queue)
+            self._alive = len(self._queue)
