@@ -78,6 +78,7 @@ class Hold:
         "released",
         "retry_at",
         "stopped",
+        "teller",
         "token",
         "told",
         "ttl",
@@ -120,6 +121,7 @@ class Hold:
         self.retry_at = 0.0  # not to be renewed again before
         self.failures = 0  # renewals without an answer since the last that had one
         self.stopped = ""  # why it stopped renewing: "max_hold" or "progress"
+        self.teller: Callable[[Hold], None] | None = None  # told of a loss before anybody else
 
     # --- what may be believed -------------------------------------------------------------------------------------------
 
@@ -217,6 +219,8 @@ class Hold:
         """Tell the watchers that it is lost. Once."""
         if not self.told:
             self.told = True
+            if self.teller is not None:
+                self.teller(self)
             self.notify("lost")
 
     def watch(self, watcher: Watcher) -> None:

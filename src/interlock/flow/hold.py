@@ -59,7 +59,7 @@ _WORDS = {
 
 
 def run_out(hold: Hold, now: float) -> None:
-    """The moment to tell has come and nobody renewed it: it is lost."""
+    """The moment to tell has come and nobody renewed it, or the store has said so: it is lost."""
     if not hold.released and not hold.leaving:
         hold.gone = hold.gone or hold.ending(now)
         hold.tell()

@@ -33,7 +33,7 @@ from ..core.renewal import Keeping, Step
 from ..errors import InterlockError, Unavailable, UsageError
 from ..runtime import forks
 from ..runtime.base import Bell, Spawned
-from .hold import abandon
+from .hold import abandon, run_out
 from .roster import Roster
 from .site import Site
 
@@ -51,6 +51,7 @@ class Keeper:
         self._closed = False
         self._renewals = self._requests = self._failures = self._losses = 0
         self._lateness, self._slack = 0.0, 1.0
+        self._teller = self._note_loss  # one object for all leases
         self._start_afresh()
         forks.watch(self)
 
@@ -76,6 +77,7 @@ class Keeper:
         Called again when its ttl has changed.
         """
         hold.kept = hold.policy.renew and not self._closed
+        hold.teller = self._teller
         crowded = self._roster.add(hold)
         if self._spawned is None:
             self._start()
@@ -169,18 +171,18 @@ class Keeper:
         now = self._site.runtime.now()
         seen = self._roster.look(now, self._site.drift, renewing)
         for hold in seen.lost:
-            self._lose(hold, now)
+            run_out(hold, now)
         for hold in seen.doubtful:
             hold.notify("doubtful")
         for hold in seen.due:
             self._note_lateness(now, hold)
         return seen.due
 
-    def _lose(self, hold: Hold, now: float) -> None:
-        hold.gone = hold.gone or hold.ending(now)
+    def _note_loss(self, hold: Hold) -> None:
+        """Whoever found it out."""
         self._losses += 1
         if hold.gone == "paused":
-            self._note_lateness(now, hold)
+            self._note_lateness(self._site.runtime.now(), hold)
         if hold.unsure:
             self._untidy.append(hold)
         _log().warning(
@@ -190,7 +192,6 @@ class Keeper:
             hold.gone,
             extra={"event": "lost", "lock": hold.name, "fence": hold.fence, "reason": hold.gone},
         )
-        hold.tell()
 
     def _note_lateness(self, now: float, hold: Hold) -> None:
         late = now - renewal.due(hold)
@@ -273,20 +274,21 @@ class Keeper:
             hold.unsure = True
         else:
             self._renewals += 1
+            self._slack = min(self._slack, (hold.deadline - now) / hold.ttl)
             hold.renewed(sent_at, answer.ttl - hold.policy.delay, flight)
-            self._slack = min(self._slack, (hold.deadline - now) / hold.ttl, 1.0)
         hold.landed(flight)
         if not hold.over:
             self._roster.put(hold, renewal.first_look(hold, self._site.runtime.jitter()))
         elif hold.gone and not hold.told:
-            self._lose(hold, now)
+            hold.tell()
         elif hold.gone and hold.unsure:
             self._untidy.append(hold)
 
     async def _tidy(self, now: float) -> None:
         """Give back lost leases whose renewal may have got through, or the store would keep them for another ttl."""
         ripe = [hold for hold in self._untidy if hold.deadline <= now]
-        self._untidy = [hold for hold in self._untidy if hold.deadline > now]
+        for hold in ripe:  # not a new list: other threads may be adding to this one
+            self._untidy.remove(hold)
         for hold in ripe[:TIDY]:
             with suppress(InterlockError):
                 await abandon(self._site, hold)
