@@ -55,6 +55,15 @@ class Policy(NamedTuple):
 FIXED = Policy(renew=False)
 
 
+class Flight:
+    """An extend on its way: for how long it asks, and how much of that may be believed when it is granted."""
+
+    __slots__ = ("believed", "ttl")
+
+    def __init__(self, ttl: float) -> None:
+        self.ttl = self.believed = ttl
+
+
 class Hold:
     """The state of one lease: what was granted, until when it may be believed, and what is under way."""
 
@@ -112,7 +121,7 @@ class Hold:
         self.leaving = False  # a release went out: from then on somebody else may have it
         self.dropped = False  # nobody has the lease any more: it is left to expire
         self.unsure = False  # an extend went out and the store may have granted it
-        self._flying: list[list[float]] | None = None  # extends on their way: [what may be believed of it, its ttl]
+        self._flying: list[Flight] = []
         self._floor = inf  # the shortest ttl of those whose answers were lost: they may still arrive
         self.watchers: list[Watcher] | None = None
         # What a keeper notes:
@@ -180,23 +189,26 @@ class Hold:
         """Whether an extend is on its way."""
         return bool(self._flying)
 
-    def extending(self, ttl: float) -> list[float]:
+    def extending(self, ttl: float) -> Flight:
         """An extend goes out. Which of several the store applies last cannot be known, so the shortest is believed."""
-        others = self._flying or []
-        flight = [min([ttl, self._floor, *(other[1] for other in others)]), ttl]
-        for other in others:
-            other[0] = min(other[0], ttl)
-        self._flying = [*others, flight]
+        flight = Flight(ttl)
+        # Put down first, then compared: of two threads that come here at once, at least one sees the other.
+        self._flying.append(flight)
+        flight.believed = min(ttl, self._floor)
+        for other in list(self._flying):
+            if other is not flight:
+                flight.believed = min(flight.believed, other.ttl)
+                other.believed = min(other.believed, ttl)
         return flight
 
-    def landed(self, flight: list[float]) -> None:
+    def landed(self, flight: Flight) -> None:
         """It is answered, or given up."""
-        self._flying = [other for other in self._flying or () if other is not flight] or None
+        self._flying.remove(flight)
         self.notify("landed")
 
-    def renewed(self, sent_at: float, ttl: float, flight: list[float] | None = None) -> None:
+    def renewed(self, sent_at: float, ttl: float, flight: Flight | None = None) -> None:
         """The store confirmed `ttl` for a request sent at `sent_at`."""
-        believed = ttl if flight is None else min(ttl, flight[0])
+        believed = ttl if flight is None else min(ttl, flight.believed)
         self.ttl = ttl
         self.unsure = self.doubted = False
         self.failures, self.retry_at = 0, 0.0

@@ -28,7 +28,7 @@ from typing import Any
 
 from ..core import renewal
 from ..core.claim import Gone, Granted, Renewal
-from ..core.lease import Hold
+from ..core.lease import Flight, Hold
 from ..core.renewal import Keeping, Step
 from ..errors import InterlockError, Unavailable, UsageError
 from ..runtime import forks
@@ -258,7 +258,7 @@ class Keeper:
             for place in zip(holds, asked, flights, answers, strict=True):
                 self._judge(*place, now)
 
-    def _judge(self, hold: Hold, asked: Renewal, flight: list[float], answer: Granted | Gone | None, sent_at: float) -> None:
+    def _judge(self, hold: Hold, asked: Renewal, flight: Flight, answer: Granted | Gone | None, sent_at: float) -> None:
         """What an answer, or its absence, means to a lease; and when to look at it again."""
         ttl, now = asked.ttl - hold.policy.delay, self._site.runtime.now()
         if answer is None:
