@@ -8,16 +8,18 @@ Rules of the file: one dictionary, one counter, one lock around each verb. Cleve
 
 from __future__ import annotations
 
+import os
 from _thread import allocate_lock  # threading itself is forbidden to backends: it invites waiting
+from bisect import insort
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ..core import fence as fences
-from ..core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked, free
+from ..core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Place, Refused, Renewal, Unmarked, free
 from ..core.quorum import Roll
 from ..core.token import owner_of
-from ..errors import UsageError
+from ..errors import Unavailable, UsageError
 from ..runtime.base import Runtime
 from .port import Backend, Capabilities, Standing
 
@@ -30,6 +32,34 @@ class Held(NamedTuple):
     until: float
 
 
+class Inbox:
+    """What was announced, and a pipe to wake whoever listens."""
+
+    def __init__(self) -> None:
+        self.announced: list[Announced] = []
+        self.ear, self.hammer = os.pipe()
+        os.set_blocking(self.ear, False)
+        os.set_blocking(self.hammer, False)
+
+    def put(self, announced: Announced) -> None:
+        """Called inside the guard."""
+        self.announced.append(announced)
+        if len(self.announced) == 1:
+            os.write(self.hammer, b"!")
+
+    def take(self) -> list[Announced]:
+        """Called inside the guard."""
+        taken, self.announced = self.announced, []
+        if taken:
+            os.read(self.ear, 1)
+        return taken
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        os.close(self.ear)
+        os.close(self.hammer)
+
+
 class Memory:
     """The names and who holds them. One per `memory://name` and process, shared by all its clients."""
 
@@ -39,6 +69,8 @@ class Memory:
         self.last_fence = fences.floor(wall_ms())
         self.roll: Roll | None = None
         self.held: dict[str, Held] = {}
+        self.lines: dict[str, list[tuple[int, str, Place]]] = {}  # (arrival, token, place), in order
+        self.inboxes: dict[str, Inbox] = {}
         self.guard = allocate_lock()
 
     def holder(self, name: str) -> Held | None:
@@ -53,11 +85,13 @@ class Memory:
 class MemoryBackend:
     """The port over a `Memory`."""
 
-    capabilities = Capabilities(processes=False, hosts=False, survives=False, foreign=False)
+    capabilities = Capabilities(processes=False, hosts=False, survives=False, foreign=False, lines=True)
 
-    def __init__(self, address: str, memory: Memory) -> None:
+    def __init__(self, address: str, memory: Memory, runtime: Runtime) -> None:
         self.address = address
         self._open: Memory | None = memory
+        self._runtime = runtime
+        self._inbox = ""
 
     @property
     def _memory(self) -> Memory:
@@ -84,7 +118,9 @@ class MemoryBackend:
         memory = self._memory
         now, held = memory.now(), memory.holder(claim.name)
         if held is not None and held.token != claim.token:
-            return Refused(held.until - now, owner_of(held.token))
+            self._line_up(claim)
+            return Refused(held.until - now, owner_of(held.token), at=now)
+        self._leave_line(claim.name, claim.token)
         if held is None:
             memory.last_fence = fence = fences.propose(memory.last_fence + 1, proposal, memory.wall_ms())
         else:
@@ -125,9 +161,71 @@ class MemoryBackend:
         with memory.guard:
             held = memory.holder(name)
             if held is None or held.token != token:
+                self._leave_line(name, token)
                 return False
             del memory.held[name]
+            self._serve(name)
             return True
+
+    # --- the line -------------------------------------------------------------------------------------------------------
+
+    async def hand_over(self, name: str, token: str, heir: Claim, before: int, within: float) -> Handed:
+        """See `port.Line.hand_over`."""
+        memory = self._memory
+        with memory.guard:
+            held = memory.holder(name)
+            ours = held is not None and held.token == token
+            if ours:
+                del memory.held[name]
+                self._serve(name, before)
+            return Handed(ours, self._claim(heir, 0))
+
+    def _line_up(self, claim: Claim) -> None:
+        line = self._memory.lines.setdefault(claim.name, [])
+        if claim.place is not None and all(token != claim.token for _, token, _ in line):
+            insort(line, (claim.place.arrival, claim.token, claim.place))
+
+    def _leave_line(self, name: str, token: str) -> None:
+        lines = self._memory.lines
+        if name in lines:
+            lines[name] = [entry for entry in lines[name] if entry[1] != token]
+            if not lines[name]:
+                del lines[name]
+
+    def _serve(self, name: str, before: int | None = None) -> None:
+        """Give a free name to the first in line who can be told; only to those who came earlier than `before`."""
+        memory = self._memory
+        while line := memory.lines.get(name):
+            arrival, token, place = line[0]
+            if before is not None and arrival >= before:
+                return
+            self._leave_line(name, token)
+            inbox = memory.inboxes.get(place.inbox)
+            if inbox is not None:
+                now = memory.now()
+                memory.last_fence = fence = fences.propose(memory.last_fence + 1, 0, memory.wall_ms())
+                memory.held[name] = Held(token, fence, now + place.ttl)
+                inbox.put(Announced(name, token, fence, place.ttl, now))
+                return
+
+    async def open_inbox(self, within: float) -> str:
+        """See `port.Line.open_inbox`."""
+        memory = self._memory
+        with memory.guard:
+            if not self._inbox:
+                self._inbox = f"{id(self):x}"
+                memory.inboxes[self._inbox] = Inbox()
+            return self._inbox
+
+    async def hear(self, until: float) -> list[Announced]:
+        """See `port.Line.hear`."""
+        memory = self._memory
+        inbox = memory.inboxes.get(self._inbox)
+        if inbox is None:
+            raise Unavailable("the inbox is closed", backend=self.address, cause="closed")
+        await self._runtime.readable(inbox.ear, until)
+        with memory.guard:
+            return inbox.take() if self._inbox in memory.inboxes else []
 
     async def undo(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.undo`. Nothing is ever on its way here."""
@@ -165,7 +263,12 @@ class MemoryBackend:
 
     async def close(self) -> None:
         """See `port.Backend.close`. The memory itself stays as long as the process."""
-        self._open = None
+        memory, self._open = self._open, None
+        if memory is not None:
+            with memory.guard:
+                inbox = memory.inboxes.pop(self._inbox, None)
+                if inbox is not None:
+                    inbox.close()
 
 
 _memories: dict[str, Memory] = {}
@@ -177,4 +280,4 @@ def open_memory(url: str, runtime: Runtime) -> Backend:
     if parts.path.strip("/") or parts.query or parts.fragment:
         raise UsageError("a memory store is 'memory://' or 'memory://NAME', with nothing behind it")
     memory = _memories.setdefault(parts.netloc, Memory(runtime.now, runtime.wall_ms))
-    return MemoryBackend(f"memory://{parts.netloc}", memory)
+    return MemoryBackend(f"memory://{parts.netloc}", memory, runtime)

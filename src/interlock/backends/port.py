@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ..core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked
+from ..core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked
 from ..core.quorum import Roll
 from ..runtime.base import Runtime
 
@@ -35,6 +35,7 @@ class Capabilities(NamedTuple):
     hosts: bool  # excludes between machines
     survives: bool  # a held lock survives the death of every client
     foreign: bool  # shares its keys with other lock libraries
+    lines: bool = False  # keeps a line of those who wait: it is a `Line`
 
 
 class Backend(Protocol):
@@ -109,7 +110,39 @@ class Member(Backend, Protocol):
         """For how many seconds the node has owed an answer to a request that was abandoned; 0 when it owes none."""
 
 
+class Line(Backend, Protocol):
+    """A store that keeps those who wait in line, and tells whose turn it is.
+
+    The line of a name is ordered by `Place.arrival`, then by token. Its first is *served* when the lock becomes free by a
+    release: in the same step the lock is written for it (with a fence of its own, for `Place.ttl`), it leaves the line, and
+    the grant is announced in its inbox. An inbox that is known to be gone is passed over. An announcement may be lost; whoever
+    waits must claim again before the holder's lease ends. All that a line keeps expires by itself.
+
+    - `claim` with a place: a refused token is in line, and stays where it is when it claims again. A free name goes to whoever
+      claims it, line or no line: it is free only if its holder vanished, or nobody in line could be told. Whoever is granted
+      leaves the line.
+    - `release` and `undo` of a token that waits: it leaves the line. Of one that holds: the first in line is served.
+    """
+
+    async def open_inbox(self, within: float) -> str:
+        """Where announcements to this client arrive. Opened once, and again after it broke; the same one for all names."""
+
+    async def hear(self, until: float) -> Sequence[Announced]:
+        """Wait for announcements; none when the moment `until` has come. One caller at a time.
+
+        Raises Unavailable when the inbox is broken: then anything may have been missed, and a new one must be opened.
+        """
+
+    async def hand_over(self, name: str, token: str, heir: Claim, before: int, within: float) -> Handed:
+        """Release, and claim for the heir, in one step.
+
+        The heir is served as if it stood in line with the arrival `before` (0: before everybody): if somebody in line came
+        earlier, that one is served and the heir waits in line at its own place. If the token did not hold the lock, this is a
+        claim.
+        """
+
+
 Opener = Callable[[Any, Runtime], Backend]
 """What a URL scheme is registered with: `open(url_or_client_object, runtime)`. Must not touch the network."""
 
-__all__ = ["Backend", "Capabilities", "Member", "Opener", "Standing"]
+__all__ = ["Backend", "Capabilities", "Line", "Member", "Opener", "Standing"]

@@ -10,12 +10,25 @@ from typing import NamedTuple
 from ..errors import Vote
 
 
+class Place(NamedTuple):
+    """How a contender waits in line, if it is refused.
+
+    `arrival` orders the line: microseconds on the store's clock, as near as the client can tell. `inbox` is where the client
+    listens. `ttl` is how long a grant lasts that finds it waiting: short, so that one that sleeps does not keep others waiting.
+    """
+
+    arrival: int
+    inbox: str
+    ttl: float
+
+
 class Claim(NamedTuple):
-    """May the holder of `token` have `name` for `ttl` seconds?"""
+    """May the holder of `token` have `name` for `ttl` seconds? With a `place`: if not, let it wait in line."""
 
     name: str
     token: str
     ttl: float
+    place: Place | None = None
 
 
 class Renewal(NamedTuple):
@@ -42,12 +55,33 @@ class Refused(NamedTuple):
 
     `retry_after` is when the holder's lease ends at the latest, in seconds, or None if it never ends by itself
     (a foreign client wrote the key without an expiry). `owner` is what the holder says of itself in public. `votes` are those
-    of a quorum.
+    of a quorum. `at` is the store's clock, in seconds, if it keeps a line: see `Announced`.
     """
 
     retry_after: float | None
     owner: str
     votes: tuple[Vote, ...] = ()
+    at: float = 0.0
+
+
+class Announced(NamedTuple):
+    """A grant to somebody who waited in line. `at` is when it was made, on the store's clock, in seconds.
+
+    How old it is can only be told by that clock: it may have waited in a buffer while the process slept.
+    """
+
+    name: str
+    token: str
+    fence: int
+    ttl: float
+    at: float
+
+
+class Handed(NamedTuple):
+    """The answer to a hand-over. `held`: the token had the lock. `heir` is what became of the claim of the other."""
+
+    held: bool
+    heir: Granted | Refused
 
 
 class Unmarked(NamedTuple):

@@ -79,6 +79,26 @@ class AsyncioRuntime(World):
                 "coroutine that asyncio.run() runs"
             )
 
+    async def readable(self, fd: int, until: float) -> bool:
+        """See `Runtime.readable`."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        ready = False
+
+        def read() -> None:
+            nonlocal ready
+            ready = True
+            _wake(waiter)
+
+        loop.add_reader(fd, read)
+        alarm = loop.call_later(min(until - now(), LONGEST_SLEEP), _wake, waiter)
+        try:
+            await waiter
+        finally:
+            alarm.cancel()
+            loop.remove_reader(fd)
+        return ready
+
     def bell(self) -> TaskBell:
         """See `Runtime.bell`."""
         return TaskBell()

@@ -76,6 +76,9 @@ class Runtime(Protocol):
     async def settle(self) -> None:
         """Wait for what races have left to finish."""
 
+    async def readable(self, fd: int, until: float) -> bool:
+        """Until something can be read from the descriptor (True), or the moment `until` has come (False)."""
+
     def bell(self) -> Bell:
         """A new one."""
 

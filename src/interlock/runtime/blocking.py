@@ -174,6 +174,10 @@ class BlockingRuntime(World):
     async def settle(self) -> None:
         """See `Runtime.settle`. Nothing is ever left."""
 
+    async def readable(self, fd: int, until: float) -> bool:
+        """See `Runtime.readable`."""
+        return await Wait(fd, until)
+
     def bell(self) -> ThreadBell:
         """See `Runtime.bell`."""
         return ThreadBell()

@@ -112,7 +112,7 @@ class Store:
 
     @_whole
     def _claim(self, claim: Claim, proposal: int | None, budget: Budget) -> Granted | Refused | Unmarked:
-        name, token, ttl = claim
+        name, token, ttl, _ = claim
         database = self._enter(budget)
         execute = database.execute
         _, counter, horizon, low, hand, hand_arrival, arrival, holder, fence, expires = self._begin(database, budget, name)
