@@ -156,7 +156,7 @@ class Stage:
     ) -> None:
         self.world = World(jitter)
         self.store = Store(self.world)
-        self.site = Site(self.store, self.world, request_timeout)
+        self.site = Site.of(self.store, self.world, request_timeout)
         keeper, options = Keeper(self.site), Options(ttl, timeout, FIXED)
         self.lock = Lock(self.site, keeper, "x", options)
         self.alock = AsyncLock(self.site, keeper, "x", options)

@@ -115,7 +115,7 @@ class AsyncLock:
         """
         options = self._options
         limit = options.timeout if timeout is UNSET else checks.timeout(timeout)
-        hold = await acquiring.acquire(self._site, self._name, options.ttl, limit, options.policy, options.note)
+        hold = await acquiring.acquire(self._site, self._name, options.ttl, limit, options.policy, options.note, options.fair)
         return AsyncLease(self._site, self._keeper, hold, options)
 
     async def try_acquire(self) -> AsyncLease | None:
@@ -172,7 +172,7 @@ class AsyncClient:
         bound = checks.request_timeout(1.0 if request_timeout is UNSET else request_timeout)
         given = request_timeout is not UNSET and isinstance(nodes, list | tuple)
         self._options = Options.checked(ttl, timeout, renew, drift, bound if given else 0.0)
-        self._site = Site(open_backend(nodes, runtime), runtime, bound, self._options.drift)
+        self._site = Site.of(open_backend(nodes, runtime), runtime, bound, self._options.drift)
         self._keeper = Keeper(self._site)
 
     @property
@@ -193,6 +193,7 @@ class AsyncClient:
         on_lost: Callback | None = None,
         on_doubtful: Callback | None = None,
         note: str = "",
+        fair: bool = False,
     ) -> AsyncLock:
         """The lock called `name`. Asks no store.
 
@@ -204,10 +205,11 @@ class AsyncClient:
         lease.progress() is called at least every `progress` seconds if given; `renew=False` gives a fixed lease. `on_lost` is
         called with the lease when it is lost, `on_doubtful` when renewal has failed for a third of the ttl: in a thread of its
         own, or in the event loop, where it must not block. `lock_delay` keeps the name closed for so many seconds after the
-        end of a lease that was not released. `note` is shown to everybody who looks at the lock. Raises UsageError for what
-        cannot be used.
+        end of a lease that was not released. `note` is shown to everybody who looks at the lock. Those who wait are served in
+        the order in which they came, within a process strictly, between processes nearly; `fair=True` makes that strict, too.
+        Raises UsageError for what cannot be used.
         """
-        options = self._options.but(ttl, timeout, renew, max_hold, progress, lock_delay, on_lost, on_doubtful, note)
+        options = self._options.but(ttl, timeout, renew, max_hold, progress, lock_delay, on_lost, on_doubtful, note, fair)
         return AsyncLock(self._site, self._keeper, name, options)
 
     def locked(
@@ -249,6 +251,8 @@ class AsyncClient:
 
     async def close(self) -> None:
         """End renewal and close the connections. Leases that were not released end with their ttl. Harmless when repeated."""
+        await self._site.hub.close()
+        self._site.gate.close()
         await self._keeper.close()
         await self._site.backend.close()
 

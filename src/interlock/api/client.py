@@ -91,7 +91,7 @@ class Lock:
         """
         options = self._options
         limit = options.timeout if timeout is UNSET else checks.timeout(timeout)
-        hold = run(acquiring.acquire(self._site, self._name, options.ttl, limit, options.policy, options.note))
+        hold = run(acquiring.acquire(self._site, self._name, options.ttl, limit, options.policy, options.note, options.fair))
         return Lease(self._site, self._keeper, hold, options)
 
     def try_acquire(self) -> Lease | None:
@@ -145,7 +145,7 @@ class Client:
         bound = checks.request_timeout(1.0 if request_timeout is UNSET else request_timeout)
         given = request_timeout is not UNSET and isinstance(nodes, list | tuple)
         self._options = Options.checked(ttl, timeout, renew, drift, bound if given else 0.0)
-        self._site = Site(open_backend(nodes, runtime), runtime, bound, self._options.drift)
+        self._site = Site.of(open_backend(nodes, runtime), runtime, bound, self._options.drift)
         self._keeper = Keeper(self._site)
 
     @property
@@ -166,6 +166,7 @@ class Client:
         on_lost: Callback | None = None,
         on_doubtful: Callback | None = None,
         note: str = "",
+        fair: bool = False,
     ) -> Lock:
         """The lock called `name`. Asks no store.
 
@@ -177,10 +178,11 @@ class Client:
         lease.progress() is called at least every `progress` seconds if given; `renew=False` gives a fixed lease. `on_lost` is
         called with the lease when it is lost, `on_doubtful` when renewal has failed for a third of the ttl: in a thread of its
         own, or in the event loop, where it must not block. `lock_delay` keeps the name closed for so many seconds after the
-        end of a lease that was not released. `note` is shown to everybody who looks at the lock. Raises UsageError for what
-        cannot be used.
+        end of a lease that was not released. `note` is shown to everybody who looks at the lock. Those who wait are served in
+        the order in which they came, within a process strictly, between processes nearly; `fair=True` makes that strict, too.
+        Raises UsageError for what cannot be used.
         """
-        options = self._options.but(ttl, timeout, renew, max_hold, progress, lock_delay, on_lost, on_doubtful, note)
+        options = self._options.but(ttl, timeout, renew, max_hold, progress, lock_delay, on_lost, on_doubtful, note, fair)
         return Lock(self._site, self._keeper, name, options)
 
     def locked(self, name: str, **settings: Unpack[Settings]) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -220,6 +222,8 @@ class Client:
 
     def close(self) -> None:
         """End renewal and close the connections. Leases that were not released end with their ttl. Harmless when repeated."""
+        run(self._site.hub.close())
+        self._site.gate.close()
         run(self._keeper.close())
         run(self._site.backend.close())
 

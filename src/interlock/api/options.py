@@ -46,6 +46,7 @@ class Settings(TypedDict, total=False):
     on_lost: Callback | None
     on_doubtful: Callback | None
     note: str
+    fair: bool
 
 
 class Options(NamedTuple):
@@ -59,12 +60,13 @@ class Options(NamedTuple):
     on_lost: Callback | None = None
     on_doubtful: Callback | None = None
     note: str = ""
+    fair: bool = False
 
     @classmethod
     def checked(cls, ttl: Duration, timeout: Duration | None, renew: bool, drift: float, floor: float) -> Options:
         """Raises UsageError on values out of range."""
         rate = checks.drift_rate(drift)
-        policy = Policy(renew=_flag(renew))
+        policy = Policy(renew=_flag(renew, "renew"))
         return cls(_checked_ttl(ttl, rate, floor), checks.timeout(timeout), policy, rate, floor)
 
     def but(
@@ -78,10 +80,11 @@ class Options(NamedTuple):
         on_lost: Callback | None = None,
         on_doubtful: Callback | None = None,
         note: str = "",
+        fair: bool = False,
     ) -> Options:
         """These, with what was given put in. Raises UsageError on values out of range or that do not fit together."""
         period = self.ttl if ttl is UNSET else _checked_ttl(ttl, self.drift, self.floor)
-        renewing = self.policy.renew if renew is UNSET else _flag(renew)
+        renewing = self.policy.renew if renew is UNSET else _flag(renew, "renew")
         if not renewing and (max_hold is not None or progress is not None):
             raise UsageError(
                 "max_hold and progress limit renewal, and renew=False has none; nothing was done. Drop one of them"
@@ -98,6 +101,7 @@ class Options(NamedTuple):
             on_lost=_callback(on_lost, "on_lost"),
             on_doubtful=_callback(on_doubtful, "on_doubtful"),
             note=checks.note(note),
+            fair=_flag(fair, "fair"),
         )
 
 
@@ -111,10 +115,10 @@ def _checked_ttl(value: Duration, rate: float, floor: float) -> float:
     return number
 
 
-def _flag(renew: object) -> bool:
-    if not isinstance(renew, bool):
-        raise UsageError(f"renew is True or False, not {type(renew).__name__}")
-    return renew
+def _flag(value: object, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"{what} is True or False, not {type(value).__name__}")
+    return value
 
 
 def _callback(function: Callback | None, what: str) -> Callback | None:

@@ -92,6 +92,7 @@ class Hold:
         "told",
         "ttl",
         "unsure",
+        "wanted",
         "watchers",
     )
 
@@ -108,7 +109,7 @@ class Hold:
     ) -> None:
         self.name = name
         self.token = token
-        self.ttl = ttl
+        self.ttl = self.wanted = ttl  # granted last, and to be renewed for
         self.fence = fence
         self.deadline = deadline
         self.began = self.progressed = began

@@ -95,7 +95,7 @@ def stopped(hold: Hold, now: float, rate: float) -> str:
 
 def ttl(hold: Hold, now: float) -> float:
     """For how long to renew it: its ttl, or what is left until `max_hold`."""
-    return min(hold.ttl, hold.began + hold.policy.max_hold - now)
+    return min(hold.wanted, hold.began + hold.policy.max_hold - now)
 
 
 def bound(hold: Hold, now: float, request_timeout: float) -> float:

@@ -13,6 +13,7 @@ from math import inf
 from ..core.claim import Gone
 from ..core.lease import HELD, Hold
 from ..errors import InterlockError, LeaseLost, Unavailable, UsageError
+from .hand import forsake, hand_over
 from .site import Site, Undone
 
 
@@ -99,6 +100,7 @@ async def extend(site: Site, hold: Hold, ttl: float) -> None:
         hold.tell()
         await release(site, hold)
         raise lost(hold)
+    hold.wanted = ttl
     hold.renewed(sent_at, answer.ttl - delay, flight)
 
 
@@ -182,13 +184,21 @@ async def abandon(site: Site, hold: Hold) -> None:
 
 async def _give_back(site: Site, hold: Hold) -> bool:
     hold.leaving = True  # whatever comes of it: once the request is out, somebody else may have the lock
+    heir = site.gate.heir(hold) if site.backend.capabilities.lines else None
+    unclaimed = None
     try:
-        held = await site.backend.release(hold.name, hold.token, site.within(hold.ttl))
+        if heir is None:
+            held = await site.backend.release(hold.name, hold.token, site.within(hold.ttl))
+            site.gate.left(hold)
+        else:
+            held, unclaimed = await hand_over(site, hold, *heir)
     except UsageError as error:  # an answer: nothing happened
         hold.leaving = False
         error.add_note(f"interlock: '{hold.name}' was not released: it ends with its ttl, within {hold.ttl:g} s")
         raise
     except BaseException as error:
+        if heir is not None:
+            await forsake(site, hold, heir[0], error)
         # If the answer is lost, not the question: ask again down the same path.
         undone = await site.undo(hold.name, hold.token, hold.ttl, error, held=isinstance(error, Unavailable))
         if undone is Undone.NEVER_ASKED:
@@ -196,6 +206,7 @@ async def _give_back(site: Site, hold: Hold) -> bool:
         elif undone is Undone.CONFIRMED:
             hold.released = hold.released or not hold.lost(site.runtime.now())
             hold.notify("released")
+            site.gate.left(hold)
             if isinstance(error, Unavailable):
                 return hold.released
         raise
@@ -203,6 +214,9 @@ async def _give_back(site: Site, hold: Hold) -> bool:
         hold.released = True
         if hold.watchers:
             hold.notify("released")
+        if unclaimed is not None:  # the one it was meant for has left: on to the next
+            with suppress(InterlockError):
+                await release(site, unclaimed)
     elif not hold.released and hold.leaving:
         hold.vanished(site.runtime.now(), taken=False)
         hold.tell()

@@ -9,6 +9,8 @@ from ..backends.port import Backend
 from ..core.lease import DRIFT_RATE
 from ..errors import InterlockError, Unavailable
 from ..runtime.base import Runtime
+from .gate import Gate
+from .hub import Hub
 
 
 class Undone(Enum):
@@ -20,12 +22,20 @@ class Undone(Enum):
 
 
 class Site(NamedTuple):
-    """A backend and a runtime of one colour."""
+    """A backend and a runtime of one colour, and who of this client waits there."""
 
     backend: Backend
     runtime: Runtime
     request_timeout: float
-    drift: float = DRIFT_RATE
+    drift: float
+    gate: Gate
+    hub: Hub
+
+    @classmethod
+    def of(cls, backend: Backend, runtime: Runtime, request_timeout: float, drift: float = DRIFT_RATE) -> Site:
+        """A new one, where nobody waits yet."""
+        gate = Gate()
+        return cls(backend, runtime, request_timeout, drift, gate, Hub(backend, runtime, request_timeout, drift, gate))
 
     def within(self, ttl: float) -> float:
         """How long a question about a lease of `ttl` may take: an answer later than the ttl is of no use."""

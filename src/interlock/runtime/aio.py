@@ -103,6 +103,10 @@ class AsyncioRuntime(World):
         """See `Runtime.bell`."""
         return TaskBell()
 
+    def latch(self) -> TaskBell:
+        """See `Runtime.latch`."""
+        return TaskBell()
+
     def spawn(self, make: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None], name: str) -> Task:
         """See `Runtime.spawn`."""
         return Task(asyncio.get_running_loop().create_task(make(), name=name), stop)

@@ -82,6 +82,9 @@ class Runtime(Protocol):
     def bell(self) -> Bell:
         """A new one."""
 
+    def latch(self) -> Bell:
+        """A bell that is cheaper, and cannot be waited for beside other things."""
+
     def spawn(self, make: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None], name: str) -> Spawned:
         """Run what `make` makes beside the caller. It ends with the interpreter, or with the loop.
 

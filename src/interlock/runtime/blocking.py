@@ -14,6 +14,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -40,6 +41,19 @@ class Wait:
         self.until = until
 
     def __await__(self) -> Generator[Wait, bool, bool]:
+        return (yield self)
+
+
+class Parked:
+    """Awaited: until the lock can be had (True) or the moment `until` has come (False)."""
+
+    __slots__ = ("lock", "until")
+
+    def __init__(self, lock: Any, until: float) -> None:
+        self.lock = lock
+        self.until = until
+
+    def __await__(self) -> Generator[Parked, bool, bool]:
         return (yield self)
 
 
@@ -125,6 +139,9 @@ def run(work: Coroutine[Any, Any, T]) -> T:
                     step, value = work.send, wait(ask)
                 elif type(ask) is Waits:
                     step, value = work.send, wait_any(ask)
+                elif type(ask) is Parked:
+                    left = min(ask.until - now(), LONGEST_POLL)
+                    step, value = work.send, ask.lock.acquire(True, left) if left > 0 else ask.lock.acquire(False)
                 else:
                     step, value = work.throw, _stranger(work, ask)
         except StopIteration as stop:
@@ -182,6 +199,10 @@ class BlockingRuntime(World):
         """See `Runtime.bell`."""
         return ThreadBell()
 
+    def latch(self) -> ThreadLatch:
+        """See `Runtime.latch`."""
+        return ThreadLatch()
+
     def spawn(self, make: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None], name: str) -> Thread:
         """See `Runtime.spawn`. A daemon thread: it does not keep the interpreter from ending."""
         return Thread(make, stop, name)
@@ -230,6 +251,28 @@ class ThreadBell:
 
     def __del__(self) -> None:
         self.close()
+
+
+class ThreadLatch:
+    """See `Bell`. A lock that is free once it has been rung: no descriptor, and the kernel wakes the thread at once."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def ring(self) -> None:
+        """See `Bell.ring`."""
+        with suppress(RuntimeError):  # it has been rung already
+            self._lock.release()
+
+    async def wait(self, until: float) -> bool:
+        """See `Bell.wait`."""
+        return await Parked(self._lock, until)
+
+    def close(self) -> None:
+        """See `Bell.close`."""
 
 
 class Thread:

@@ -1,0 +1,85 @@
+"""One claim: asked, believed, or undone.
+
+Invariant: a claim ends in a hold that may be believed now, in a refusal, or in an error; and after an error no request of it
+can still put the lock into the store. Interleavings and where each is handled:
+
+- the reply is lost, late or cut; the caller is cancelled or interrupted while it is on its way   → `ask`: undo by token,
+  down the same path, shielded and bounded
+- the caller is cancelled in the instant in which the reply arrives                            → the same: the transport counts
+  a request as answered only when its caller has the answer
+- the grant took longer than it is valid (slow store, frozen process)                          → given back, `Unavailable`
+"""
+
+from __future__ import annotations
+
+from ..core.claim import Claim, Granted, Refused
+from ..core.lease import Hold, Policy, deadline
+from ..core.quorum import table
+from ..errors import AcquireTimeout, Unavailable, UsageError
+from .site import Site
+
+
+async def ask(site: Site, claim: Claim, policy: Policy) -> Hold | Refused:
+    """One claim and, if its outcome stays unknown, its undoing."""
+    sent_at = site.runtime.now()  # before anything is sent: the lease is counted from here
+    try:
+        answer = await site.backend.claim(claim, site.within(claim.ttl))
+    except UsageError:  # an answer: nothing happened
+        raise
+    except BaseException as error:
+        await site.undo(claim.name, claim.token, claim.ttl, error)
+        raise
+    if isinstance(answer, Refused):
+        return answer
+    hold = believe(site, claim, answer, sent_at, policy)
+    if hold is None:
+        raise await _slow(site, claim, sent_at)
+    return hold
+
+
+async def _slow(site: Site, claim: Claim, sent_at: float) -> Unavailable:
+    """The error for a grant that came too late to be of any use, once it is given back."""
+    now = site.runtime.now()
+    error = Unavailable(
+        f"{site.backend.address} granted '{claim.name}' after {now - sent_at:.3f} s, too late for a ttl of {claim.ttl:g} s. "
+        "Use a longer ttl, or look at what is slow: the store, the network or this process",
+        backend=site.backend.address,
+        cause="slow",
+    )
+    try:
+        await site.runtime.shield(lambda: site.backend.release(claim.name, claim.token, site.request_timeout))
+    except Unavailable:
+        await site.undo(claim.name, claim.token, claim.ttl, error, held=True)
+    else:
+        error.tell("It was given back")
+    return error
+
+
+def believe(site: Site, claim: Claim, granted: Granted, sent_at: float, policy: Policy) -> Hold | None:
+    """The hold that a grant gives, if the grant can still be believed. The store keeps the name closed for `policy.delay`
+    more, which is not the holder's."""
+    ttl = granted.ttl - policy.delay
+    until = deadline(sent_at, ttl, site.drift)
+    if site.runtime.now() >= until:
+        return None
+    return Hold(claim.name, claim.token, ttl, granted.fence, until, site.drift, sent_at, policy)
+
+
+def too_late(site: Site, name: str, refused: Refused, waited: float) -> AcquireTimeout:
+    """The error for a wait that took too long."""
+    holder = f"held by {refused.owner}" if refused.owner else "held by somebody else"
+    if refused.owner.partition(" (")[0] == site.runtime.owner():
+        holder += ", which is this process (locks are not re-entrant),"
+    if refused.retry_after is None:
+        end = "with no expiry (a foreign client wrote it so)"
+    else:
+        end = f"for at most another {refused.retry_after:.1f} s unless it is extended"
+    voted = f"\n{table(refused.votes)}" if refused.votes else f". The store is {site.backend.address}"
+    return AcquireTimeout(
+        f"'{name}' could not be had in {waited:.2f} s: {holder} {end}. Nothing is left behind; try later or wait longer "
+        f"with timeout={voted}",
+        name=name,
+        owner=refused.owner,
+        waited=waited,
+        votes=refused.votes,
+    )
