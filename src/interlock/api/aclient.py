@@ -252,9 +252,9 @@ class AsyncClient:
     async def close(self) -> None:
         """End renewal and close the connections. Leases that were not released end with their ttl. Harmless when repeated."""
         await self._site.hub.close()
-        self._site.gate.close()
         await self._keeper.close()
         await self._site.backend.close()
+        self._site.gate.close()
 
     async def __aenter__(self) -> AsyncClient:
         """The client itself."""

@@ -223,9 +223,9 @@ class Client:
     def close(self) -> None:
         """End renewal and close the connections. Leases that were not released end with their ttl. Harmless when repeated."""
         run(self._site.hub.close())
-        self._site.gate.close()
         run(self._keeper.close())
         run(self._site.backend.close())
+        self._site.gate.close()
 
     def __enter__(self) -> Client:
         """The client itself."""
