@@ -14,11 +14,11 @@ Rules of the file: bookkeeping only, no question is asked here. Every method is 
 from __future__ import annotations
 
 from _thread import RLock  # threading itself is forbidden to flows: it invites waiting
-from collections import deque
 from math import inf
 
 from ..core.claim import Refused
 from ..core.lease import Hold, Policy
+from ..runtime import forks
 from ..runtime.base import Bell
 
 STREAK = 16  # hand-overs in a row within one process, before those who wait elsewhere come first
@@ -75,7 +75,7 @@ class Door:
 
     def __init__(self) -> None:
         self.holder: Hold | None = None
-        self.waiters: deque[Waiter] = deque()
+        self.waiters: list[Waiter] = []
         self.streak = 0
 
     def told(self, what: str) -> None:
@@ -88,10 +88,15 @@ class Gate:
     """The doors of one client."""
 
     def __init__(self) -> None:
+        self._closed = False
+        self.disown()
+        forks.watch(self)
+
+    def disown(self) -> None:
+        """See `forks`: a child holds nothing of the parent's, and nobody waits there."""
         self.guard = RLock()
         self._doors: dict[str, Door] = {}
         self._swept = 0
-        self._closed = False
         self.in_line: dict[str, Waiter] = {}  # by token: whom the store may announce a grant to
 
     def enter(self, waiter: Waiter) -> None:
@@ -103,6 +108,8 @@ class Gate:
                 if len(self._doors) > 2 * self._swept + SWEEP:
                     self._sweep()
             door.waiters.append(waiter)
+            if len(door.waiters) == 1 and door.holder is not None and door.holder.kept:
+                door.holder.watch(door.told)
 
     def asks(self, waiter: Waiter, now: float) -> tuple[bool, float]:
         """Whether it is for this one to ask the store; if not, when to look again at the latest."""
@@ -118,10 +125,11 @@ class Gate:
             return False, holder.deadline
 
     def got(self, waiter: Waiter, hold: Hold) -> None:
-        """The first has got it from the store."""
+        """It has got it from the store by asking. (An announcement of the same may have come first: then this is as good.)"""
         with self.guard:
             door = self._doors[waiter.name]
-            door.waiters.remove(waiter)
+            if waiter in door.waiters:
+                door.waiters.remove(waiter)
             self.in_line.pop(waiter.token, None)
             door.streak = 0
             self._now_holds(door, hold)
@@ -148,17 +156,18 @@ class Gate:
             if door is None or door.holder is not hold or not door.waiters:
                 return None
             first = door.waiters[0]
+            if first.in_line:  # the store itself will serve it, in its turn
+                return None
             return first, not first.fair and door.streak < STREAK
 
     def handed(self, hold: Hold, heir: Waiter, given: Hold) -> bool:
         """The heir was granted it. False: it has left meanwhile, so what was granted must be passed on."""
         with self.guard:
             door = self._doors[hold.name]
-            if heir.gone:
+            if heir.gone or heir not in door.waiters:
                 door.holder = given  # for a moment: it is released at once, with the next one as heir
                 return False
             door.waiters.remove(heir)
-            self.in_line.pop(heir.token, None)
             door.streak += 1
             heir.hold = given
             self._now_holds(door, given)
@@ -191,11 +200,14 @@ class Gate:
                     del self._doors[waiter.name]
             return waiter.hold
 
-    def line_up(self, waiter: Waiter) -> None:
-        """It may stand in the store's line from now on."""
+    def line_up(self, waiter: Waiter, token: str) -> bool:
+        """It may stand in the store's line from now on, under this token. False: it has left."""
         with self.guard:
-            waiter.in_line = True
-            self.in_line[waiter.token] = waiter
+            if waiter.gone or waiter.hold is not None:
+                return False
+            waiter.token, waiter.in_line = token, True
+            self.in_line[token] = waiter
+            return True
 
     def announced(self, token: str) -> Waiter | None:
         """Whom an announcement is for; None if that one has left."""

@@ -1,8 +1,10 @@
 """Handing over: a release and the claim of the next one of this client, in one request.
 
-Interleavings: the answer is lost → nothing may be left of either token (`forsake`, and the release's own undo), and the heir
-asks for itself; the heir has left meanwhile → the caller is told, and releases again; the store served somebody else who came
-earlier → the heir stands in its line.
+Interleavings
+- the answer is lost: nothing may be left of either token (here the heir's; the other is the release's affair), the heir asks
+  for itself
+- the heir has left meanwhile, or got it by itself: what was granted is the caller's to release
+- the store served somebody else who came earlier: the heir stands in its line
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import cast
 from ..backends.port import Line
 from ..core.claim import Claim, Granted, Place
 from ..core.lease import Hold
-from ..errors import InterlockError
+from ..errors import InterlockError, UsageError
 from .ask import believe
 from .gate import Waiter
 from .site import Site
@@ -32,34 +34,38 @@ def place(site: Site, waiter: Waiter, inbox: str) -> Place:
 async def hand_over(site: Site, hold: Hold, heir: Waiter, barges: bool) -> tuple[bool, Hold | None]:
     """Release `hold` with one of ours next. Whether it was held, and what was granted to an heir that has left meanwhile.
 
-    Raises as the store does: then nothing is known of either.
+    Raises as the store does: then nothing is known of the release, and nothing is left of the heir's claim.
     """
     inbox = await site.hub.listen()
+    # A token of its own: the heir may be asking for itself at this moment, and neither must undo what the other got.
+    token, seat = site.runtime.token(heir.note), place(site, heir, inbox)
+    claim = Claim(heir.name, token, heir.ttl + heir.policy.delay, seat)
+    before = 0 if barges else seat.arrival
     sent_at = site.runtime.now()
-    seat = place(site, heir, inbox)
-    claim = Claim(heir.name, heir.token, heir.ttl + heir.policy.delay, seat)
-    site.gate.line_up(heir)
-    handed = await cast(Line, site.backend).hand_over(
-        hold.name, hold.token, claim, 0 if barges else seat.arrival, site.within(hold.ttl)
-    )
+    try:
+        handed = await cast(Line, site.backend).hand_over(hold.name, hold.token, claim, before, site.within(hold.ttl))
+    except UsageError:  # an answer: nothing happened
+        raise
+    except BaseException:
+        with suppress(InterlockError):
+            await site.runtime.shield(lambda: site.backend.undo(hold.name, token, site.request_timeout))
+        heir.ring()
+        raise
     if isinstance(handed.heir, Granted):
         given = believe(site, claim, handed.heir, sent_at, heir.policy)
         if given is not None:
             return handed.held, None if site.gate.handed(hold, heir, given) else given
-    else:
+        await _drop(site, hold.name, token)  # too late to be of use
+    elif site.gate.line_up(heir, token):
         heir.refused, heir.sent_at, heir.at = handed.heir, sent_at, handed.heir.at
         heir.until = sent_at + (handed.heir.retry_after or 0.0) + 0.001
+    else:
+        await _drop(site, hold.name, token)
     site.gate.left(hold)
-    heir.ring()
     return handed.held, None
 
 
-async def forsake(site: Site, hold: Hold, heir: Waiter, error: BaseException) -> None:
-    """A hand-over whose outcome is unknown: nothing may be left of the heir's claim. It asks for itself, with a new token."""
-    token = heir.token
-    with site.gate.guard:
-        site.gate.in_line.pop(token, None)
-        heir.token, heir.in_line, heir.until = site.runtime.token(heir.note), False, 0.0
+async def _drop(site: Site, name: str, token: str) -> None:
+    """Nobody needs this claim any more. If the store does not answer, its ttl ends it."""
     with suppress(InterlockError):
-        await site.runtime.shield(lambda: site.backend.undo(hold.name, token, site.request_timeout))
-    heir.ring()
+        await site.runtime.shield(lambda: site.backend.release(name, token, site.request_timeout))

@@ -13,7 +13,7 @@ from math import inf
 from ..core.claim import Gone
 from ..core.lease import HELD, Hold
 from ..errors import InterlockError, LeaseLost, Unavailable, UsageError
-from .hand import forsake, hand_over
+from .hand import hand_over
 from .site import Site, Undone
 
 
@@ -197,8 +197,6 @@ async def _give_back(site: Site, hold: Hold) -> bool:
         error.add_note(f"interlock: '{hold.name}' was not released: it ends with its ttl, within {hold.ttl:g} s")
         raise
     except BaseException as error:
-        if heir is not None:
-            await forsake(site, hold, heir[0], error)
         # If the answer is lost, not the question: ask again down the same path.
         undone = await site.undo(hold.name, hold.token, hold.ttl, error, held=isinstance(error, Unavailable))
         if undone is Undone.NEVER_ASKED:

@@ -33,8 +33,8 @@ async def acquire(site: Site, name: str, ttl: float, timeout: float | None, poli
     runtime, gate = site.runtime, site.gate
     began = runtime.now()
     me = Waiter(name, runtime.token(note), ttl, policy, note, fair, began)
-    gate.enter(me)
     try:
+        gate.enter(me)  # inside: whoever is first and gone would keep everybody waiting
         return await _wait(site, me, inf if timeout is None else began + timeout)
     except BaseException as error:
         await _give_up(site, me, error)
@@ -54,6 +54,9 @@ async def _wait(site: Site, me: Waiter, give_up: float) -> Hold:
             hold = await _ask(site, me, waits=not last)
             if hold is not None:
                 gate.got(me, hold)
+                if me.in_line and me.token != hold.token:  # handed over to in vain, at the same moment
+                    with suppress(InterlockError):
+                        await site.backend.release(me.name, me.token, site.request_timeout)
                 return hold
             _pause(site, me, attempt)
             attempt += 1
@@ -78,7 +81,7 @@ async def _ask(site: Site, me: Waiter, waits: bool) -> Hold | None:
             return None
     inbox = await site.hub.listen()
     sent_at = runtime.now()
-    site.gate.line_up(me)
+    site.gate.line_up(me, me.token)
     answer = await ask(site, Claim(me.name, me.token, ttl, place(site, me, inbox)), me.policy)
     if isinstance(answer, Hold):
         return answer
