@@ -27,8 +27,8 @@ _client: Client | None = None
 def lock(name: str, **settings: Unpack[Settings]) -> Lock:
     """The lock called `name` on the default client: INTERLOCK_URL, else an SQLite file of this user on this host.
 
-    The settings are those of `Client.lock`: `ttl` (10), `timeout` (None: for ever) and so on. The client is made at the first call and closed when the interpreter
-    ends. Raises as `Client` and `Client.lock` do.
+    The settings are those of `Client.lock`: `ttl` (10), `timeout` (None: for ever) and so on. The client is made at the first
+    call and closed when the interpreter ends. Raises as `Client` and `Client.lock` do.
     """
     global _client  # noqa: PLW0603 - one per process is the point
     with _guard:
