@@ -82,8 +82,13 @@ class Tally:
         return len(self.granted) + len(self.refused) + len(self._open) < self.needed
 
     def fence(self) -> int:
-        """The fence to agree on: the highest that any granting node gave."""
-        return max(granted.fence for granted in self.granted.values())
+        """The fence to agree on: the one that a quorum gave already, else the highest that any granting node gave.
+
+        What a quorum stored is above every fence before it, whatever a node more has minted: one that was slow when the holder
+        claimed first, and is asked again, mints anew.
+        """
+        fences = [granted.fence for granted in self.granted.values()]
+        return next((fence for fence in fences if fences.count(fence) >= self.needed), max(fences))
 
     def behind(self) -> list[int]:
         """The granting nodes that must be taught the agreed fence; none when a quorum gave it already."""
@@ -148,13 +153,13 @@ class Extensions:
         ]
 
     def left_over(self) -> list[tuple[int, set[int]]]:
-        """Which leases are gone although some nodes have just extended them: (lease, nodes)."""
+        """Which leases are gone although some nodes have just extended them, or may have: (lease, nodes that said so)."""
         holding = [
             (number, {node for node, answer in zip(self._nodes, answers, strict=True) if isinstance(answer, Granted)})
             for number, answers in enumerate(self._answers)
             if isinstance(self.outcomes[number], Gone)
         ]
-        return [(number, nodes) for number, nodes in holding if nodes]
+        return [(number, nodes) for number, nodes in holding if nodes or len(self._nodes) < self._able]
 
 
 class Roll(NamedTuple):
