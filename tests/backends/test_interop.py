@@ -39,7 +39,7 @@ def test_we_exclude_redis_py(node: Node) -> None:
 
 def test_redis_py_excludes_us(node: Node) -> None:
     with interlock.Client(node.url) as ours, redis.Redis(port=node.port) as theirs:
-        expired = ours.lock("shared", ttl=0.2).acquire()
+        expired = ours.lock("shared", ttl=0.2, renew=False).acquire()
         time.sleep(0.21)
         with theirs.lock("shared", timeout=20) as held:
             assert ours.lock("shared").try_acquire() is None
@@ -61,7 +61,7 @@ def test_redis_py_excludes_us(node: Node) -> None:
 def test_a_waiter_of_each_kind_gets_it_from_the_other(node: Node) -> None:
     with interlock.Client(node.url) as ours, redis.Redis(port=node.port) as theirs:
         theirs.lock("shared", timeout=0.3).acquire()
-        with ours.lock("shared", ttl=0.3, timeout=5) as lease:
+        with ours.lock("shared", ttl=0.3, timeout=5, renew=False) as lease:
             assert theirs.lock("shared", timeout=1, sleep=0.01, blocking_timeout=5).acquire() is True
             assert lease.lost, "redis-py got it only after our lease was over"
             lease._hold.released = True  # it is lost, as it should be; the block need not say so here

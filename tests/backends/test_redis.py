@@ -229,7 +229,7 @@ def test_a_spoilt_counter_is_put_right_by_an_extension(node: Node, colour: str, 
 
 
 def test_a_spoilt_roll_does_not_stop_a_batch(node: Node, client: interlock.Client) -> None:
-    lease = client.lock("x", ttl=5).acquire()
+    lease = client.lock("x", ttl=5, renew=False).acquire()
     for make in (("SET", "interlock:roll", "rubbish"), ("HSET", "interlock:roll", "longest", "rubbish", "high", "0")):
         node.command("DEL", "interlock:roll")
         node.command(*make)

@@ -194,7 +194,7 @@ def test_lost_replies_on_a_minority_leave_no_ghost(
 def test_cancelled_at_every_await(five: list[Node], way: str) -> None:
     async def main() -> None:
         async with interlock.AsyncClient(urls(five)) as client:
-            await client.lock("warm").try_acquire()
+            await client.lock("warm", renew=False).try_acquire()
             leases: list[Any] = []
 
             async def work() -> None:

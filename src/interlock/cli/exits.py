@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 OK = 0
 HELD = 1  # `status --exit-code`: somebody holds the lock
 NOT_SHOWN = 1  # `demo`: what it set out to show did not happen this time
 USAGE = 64  # the command line is wrong
 UNAVAILABLE = 69  # the store does not answer, or a program or package that is needed is not here
+BUG = 70  # `run`: interlock itself is at fault
+BUSY = 75  # `run`: the lock was not to be had; EX_TEMPFAIL, "try later"
 CONFIG = 78  # the URL cannot work, or what is at the key is not a lock
+LOST = 79  # `run`: the lock was lost, or nearly, while the command ran; the first code after those of sysexits.h
+NOT_EXECUTABLE = 126  # `run`: the command is there and cannot be run; as shells say it
+NOT_FOUND = 127  # `run`: there is no such command
 INTERRUPTED = 130  # 128 + SIGINT
 TERMINATED = 143  # 128 + SIGTERM
 PIPE_CLOSED = 141  # 128 + SIGPIPE: the reader of our output has left, as in `| head`
 
 
 def complain(message: str, code: int) -> int:
-    """One line on stderr, whatever the message; gives `code` back."""
-    print(f"interlock: {' '.join(message.split())}", file=sys.stderr)
+    """One line on stderr, whatever the message; gives `code` back. A stderr that is closed or broken changes nothing."""
+    if sys.stderr is not None:  # else print would take stdout
+        with suppress(OSError):
+            print(f"interlock: {' '.join(message.split())}", file=sys.stderr, flush=True)
     return code
+
+
+def warn(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: object = None, line: object = None
+) -> None:
+    """For `warnings.showwarning`: our own words, without a line of code that is nobody's fault."""
+    complain(str(message), OK)

@@ -13,13 +13,14 @@ from importlib import import_module
 from .. import __version__
 from . import exits
 from .exits import complain
+from .run import arguments as run_arguments
 
 TYPE_CHECKING = False  # as in `interlock`: importing `typing` would be a tenth of the start
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
 
-_VERBS = {"status": ".status", "demo": ".demo.play"}
+_VERBS = {"run": ".run.verb", "status": ".status", "demo": ".demo.play"}
 _CODES = """\
 exit codes:
   0 done   64 wrong command line   69 the store does not answer
@@ -36,6 +37,7 @@ the store:
 _MAIN = f"""\
 examples:
   interlock demo                       see what a lock is for, in 10 seconds
+  interlock run nightly -- ./backup    one backup at a time, on all hosts
   interlock status order:123           who holds the lock order:123?
   INTERLOCK_URL=redis://cache:6379 interlock status order:123 --json
 
@@ -126,9 +128,18 @@ def _command(argv: Sequence[str] | None) -> int:
 class _Parser(argparse.ArgumentParser):
     """argparse with one line instead of two and with the exit code that flock and sysexits use."""
 
+    takes_command = False  # what stands behind `--` is a command of somebody else
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As always, but what is left over is an error here, where the verb is known, and not in the parser of all verbs."""
-        known, rest = super().parse_known_args(args, namespace)
+        if not self.takes_command:
+            known, rest = super().parse_known_args(args, namespace)
+        else:
+            cut = args.index("--") if "--" in args else len(args)
+            known, rest = super().parse_known_args(args[:cut], namespace)
+            known.command = args[cut + 1 :]
+            if not known.command:
+                self.error("no command. Put it behind --, as in: interlock run nightly -- ./backup.sh")
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
         return known, rest
@@ -149,6 +160,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--url", metavar="URL", help="where the locks are kept; else INTERLOCK_URL")
     # prog is given so that argparse need not work it out, which would load shutil and its compressors.
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog="interlock", parser_class=_Parser)
+
+    say = run_arguments.SUMMARY
+    run = verbs.add_parser(
+        "run",
+        usage=run_arguments.USAGE,
+        help=say,
+        description=f"{say.capitalize()}.",
+        epilog=f"{run_arguments.HELP}\n{_STORE}",
+        formatter_class=raw,
+    )
+    run.takes_command = True
+    run_arguments.add_to(run)
 
     say = "who holds a lock now"
     status = verbs.add_parser("status", help=say, description=f"Show {say}.", epilog=_STATUS, formatter_class=raw)

@@ -26,17 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
     except UsageError as error:
         return complain(str(error), exits.USAGE)
     with warnings.catch_warnings():
-        warnings.showwarning = _in_one_line
+        warnings.showwarning = exits.warn
         entry, store = _ask(arguments.url, name)
     print(as_json(entry, store) if arguments.json else as_text(entry, store))
     return exits.HELD if arguments.exit_code and entry.held else exits.OK
-
-
-def _in_one_line(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: object = None, line: object = None
-) -> None:
-    """For `warnings.showwarning`: our own words, without a line of code that is nobody's fault."""
-    complain(str(message), exits.OK)
 
 
 def _ask(url: str | None, name: str) -> tuple[Entry, str]:

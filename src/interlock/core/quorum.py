@@ -148,13 +148,13 @@ class Extensions:
         ]
 
     def left_over(self) -> list[tuple[int, set[int]]]:
-        """Which leases are gone although some nodes have just extended them: (lease, nodes)."""
+        """Which leases are gone although some nodes have just extended them, or may have: (lease, nodes that said so)."""
         holding = [
             (number, {node for node, answer in zip(self._nodes, answers, strict=True) if isinstance(answer, Granted)})
             for number, answers in enumerate(self._answers)
             if isinstance(self.outcomes[number], Gone)
         ]
-        return [(number, nodes) for number, nodes in holding if nodes]
+        return [(number, nodes) for number, nodes in holding if nodes or len(self._nodes) < self._able]
 
 
 class Roll(NamedTuple):

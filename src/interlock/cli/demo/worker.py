@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import inspect
 import json
+import logging
 import os
 import re
 import shutil
@@ -107,6 +108,7 @@ def main() -> None:
         # Frozen when the demo is killed, it would stay frozen for ever: the kernel wakes it, and it sees the end of its input.
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGCONT)
+    logging.getLogger("interlock").addHandler(logging.NullHandler())  # the demo tells what happens; a log would spoil it
     with contextlib.suppress(ImportError):
         import redis.connection  # noqa: F401 - half a second of imports belongs before the race, not into it
     try:

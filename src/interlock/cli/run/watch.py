@@ -1,0 +1,156 @@
+"""What the runner does while the command runs: pass on deadlines and signals, listen to the warden, say what must be said."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ...api.client import Lease
+from ...runtime.base import World, now
+from .. import exits
+from . import tree
+from .channel import Message
+from .command import explain
+from .options import Options
+from .signals import Signals
+from .terminal import Terminal
+from .warden import DYING, Link
+
+_SLOWEST_BEAT = 5.0
+_KEYS = (signal.SIGINT, signal.SIGQUIT)
+
+
+class Ending(NamedTuple):
+    """How the command ended."""
+
+    code: int
+    ran: bool = True
+    stopped: bool = False  # by us, because of the lock
+    survivors: tuple[int, ...] = ()  # processes that could not be killed
+    key: int = 0  # the signal of a Ctrl-C or Ctrl-\\ that ended it, of which our own group knows nothing
+    warden_gone: bool = False
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing can be started again."""
+        return self.warden_gone or bool(self.survivors)
+
+
+class Watch:
+    """One life of the command."""
+
+    def __init__(self, options: Options, warden: Link, signals: Signals, lease: Lease, say: Callable[[str], None]) -> None:
+        self._options = options
+        self._warden = warden
+        self._signals = signals
+        self._lease = lease
+        self._say = say
+        self._began = now()
+        self._group = 0
+        self._lost = False
+        self._give_up = math.inf  # waiting for the warden
+        self.handed_on: set[int] = set()  # the signals
+
+    def run(self) -> Ending:
+        """Have the command run to its end."""
+        channel = self._warden.channel
+        poll = select.poll()
+        poll.register(self._signals, select.POLLIN)
+        poll.register(channel, select.POLLIN)
+        # Often enough for the warden to hear of a renewal (at a third of the ttl) long before it would send SIGTERM.
+        beat = min((self._options.ttl - self._options.grace) / 4, _SLOWEST_BEAT)
+        channel.send("start", self._variables(), self._deadline())
+        while not channel.over and now() < self._give_up:
+            poll.poll(math.ceil(beat * 1000))
+            for number in self._signals.answer():
+                self._forward(number)
+            channel.send("deadline", self._deadline())
+            for report in channel.receive():
+                if ending := self._heard(report):
+                    return ending
+            if self._lease.lost and not self._lost:
+                self._stop()
+        return self._bury()
+
+    def cause(self) -> str:
+        """Of the loss that has come or is near, in a few words."""
+        longest = self._options.max_hold
+        if longest is not None and now() > self._began + longest - self._options.ttl:
+            return "--max-hold is over"
+        return self._lease.reason or "not renewed in time"
+
+    def _deadline(self) -> float:
+        """When the command must be gone. The clock is read first: if we are held up in between, the moment is too early."""
+        moment = now()
+        return math.inf if self._options.on_lost == "warn" else moment + self._lease.remaining()
+
+    def _variables(self) -> dict[str, str]:
+        return {
+            "INTERLOCK_HELD": "1",
+            "INTERLOCK_LOCK": self._lease.name,
+            "INTERLOCK_FENCE": str(self._lease.fence),
+            "INTERLOCK_OWNER": World().owner(),
+            "INTERLOCK_TTL_MS": str(round(self._options.ttl * 1000)),
+        }
+
+    def _forward(self, number: int) -> None:
+        if number == signal.SIGTSTP:  # Ctrl-Z, where the command does not have the terminal
+            self._stopped(number)
+        else:
+            self.handed_on.add(number)
+            self._warden.channel.send("signal", number)
+
+    def _heard(self, report: Message) -> Ending | None:
+        match report:
+            case ["started", pid]:
+                self._group = pid
+            case ["stopped", number]:
+                self._stopped(number)
+            case ["told"]:
+                self._say(f"{self._lease.name} is about to be lost ({self.cause()}); the command was sent SIGTERM")
+            case ["failed", path, number]:
+                trouble = explain(self._options.command[0], path, number)
+                self._say(str(trouble))
+                return Ending(exits.NOT_EXECUTABLE if trouble.found else exits.NOT_FOUND, ran=False)
+            case ["ended", status, told, survivors, had_terminal]:
+                code = _code(status)
+                number = code - 128
+                key = number if had_terminal and number in _KEYS and number not in self.handed_on else 0
+                return Ending(code, True, told, tuple(survivors), key)
+        return None
+
+    def _stopped(self, number: int) -> None:
+        name = self._lease.name
+        if number == signal.SIGTSTP:
+            self._say(f"Ctrl-Z would block everybody who waits for {name}; the command goes on. Ctrl-C ends it")
+        elif number in (signal.SIGTTIN, signal.SIGTTOU):
+            self._say(f"the command that holds {name} wants the terminal and stands still; bring it to the foreground (fg)")
+        else:
+            self._say(f"the command that holds {name} was stopped ({signal.Signals(number).name}); the lock stays held")
+
+    def _stop(self) -> None:
+        """The warden has killed, or does so now. If it cannot, because somebody stopped it, we can."""
+        self._lost = True
+        if self._options.on_lost == "warn":
+            self._say(f"lost {self._lease.name} ({self.cause()}); the command goes on (--on-lost warn)")
+        else:
+            self._give_up = now() + DYING + 1.0
+            tree.tell(self._group, signal.SIGKILL, spare=self._warden.pid)
+
+    def _bury(self) -> Ending:
+        """The warden is dead, or deaf. The kernel has killed the command; what else was below the warden is below us."""
+        statuses: dict[int, int] = {}
+        sure = tree.kill(self._group, statuses, DYING)
+        Terminal().take_back(self._group)
+        self._say(f"the warden of {self._lease.name} is gone, and the command with it")
+        code = _code(statuses.get(self._group, signal.SIGKILL))
+        return Ending(code, survivors=() if sure else tuple(tree.below()), warden_gone=True)
+
+
+def _code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
