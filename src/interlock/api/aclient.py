@@ -267,4 +267,7 @@ class AsyncClient:
 
 
 def _me() -> int:
-    return id(asyncio.current_task())
+    try:
+        return id(asyncio.current_task())
+    except RuntimeError:  # a forked child that leaves its parent's block: no loop runs there
+        return 0

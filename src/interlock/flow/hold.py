@@ -11,7 +11,7 @@ from contextlib import suppress
 from math import inf
 
 from ..core.claim import Gone
-from ..core.lease import HELD, Hold
+from ..core.lease import DOUBTFUL, HELD, Hold
 from ..errors import InterlockError, LeaseLost, Unavailable, UsageError
 from .site import Site, Undone
 
@@ -113,7 +113,7 @@ async def release(site: Site, hold: Hold) -> bool:
     site.runtime.here()
     if hold.lost(site.runtime.now()):
         if hold.unsure and not hold.kept:  # else the keeper does it; nobody should wait here for a store that is away
-            await site.runtime.shield(lambda: abandon(site, hold))
+            await site.runtime.shield(lambda: abandon(site, hold, site.request_timeout))
         return False  # else it needs no round trip: the store lets go of it by itself
     try:
         if hold.in_flight:
@@ -124,7 +124,7 @@ async def release(site: Site, hold: Hold) -> bool:
     except BaseException:
         # Interrupted. What was sent has been followed by an undo; what was not sent is sent now, and not interrupted again.
         # (Not shielded from the start: a task for each release is a fifth of its cost, and this hardly ever happens.)
-        if hold.state(site.runtime.now()) == HELD:
+        if hold.state(site.runtime.now()) in (HELD, DOUBTFUL):
             with suppress(InterlockError):
                 await site.runtime.shield(lambda: _give_back(site, hold))
         raise
@@ -168,16 +168,16 @@ async def _watch(site: Site, hold: Hold, going_on: Callable[[], bool], until: Ca
         bell.close()
 
 
-async def abandon(site: Site, hold: Hold) -> None:
+async def abandon(site: Site, hold: Hold, within: float) -> None:
     """A lost lease whose last extend may have got through: the store would keep it for that ttl."""
     hold.unsure = False
     if hold.policy.delay:  # it was not given back: the name stays closed, as was asked for
         return
     with suppress(Unavailable):
         try:
-            await site.backend.release(hold.name, hold.token, site.request_timeout)
+            await site.backend.release(hold.name, hold.token, within)
         except Unavailable:
-            await site.backend.undo(hold.name, hold.token, site.request_timeout)
+            await site.backend.undo(hold.name, hold.token, within)
 
 
 async def _give_back(site: Site, hold: Hold) -> bool:
@@ -190,14 +190,16 @@ async def _give_back(site: Site, hold: Hold) -> bool:
         raise
     except BaseException as error:
         # If the answer is lost, not the question: ask again down the same path.
-        undone = await site.undo(hold.name, hold.token, hold.ttl, error, held=isinstance(error, Unavailable))
-        if undone is Undone.NEVER_ASKED:
-            hold.leaving = False  # still ours, in truth
-        elif undone is Undone.CONFIRMED:
+        def undone(confirmed: bool) -> None:
+            if not confirmed:
+                hold.leaving = False  # never asked: still ours, in truth
+                return
             hold.released = hold.released or not hold.lost(site.runtime.now())
             hold.notify("released")
-            if isinstance(error, Unavailable):
-                return hold.released
+
+        outcome = await site.undo(hold.name, hold.token, hold.ttl, error, held=isinstance(error, Unavailable), then=undone)
+        if outcome is Undone.CONFIRMED and isinstance(error, Unavailable):
+            return hold.released
         raise
     if held:
         hold.released = True

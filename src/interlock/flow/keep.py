@@ -51,6 +51,7 @@ class Keeper:
         self._closed = False
         self._renewals = self._requests = self._failures = self._losses = 0
         self._lateness, self._slack = 0.0, 1.0
+        self._unanswered = False  # the last request was not
         self._teller = self._note_loss  # one object for all leases
         self._start_afresh()
         forks.watch(self)
@@ -170,6 +171,11 @@ class Keeper:
         """Tell whom there is to tell; those that are due for renewal."""
         now = self._site.runtime.now()
         seen = self._roster.look(now, self._site.drift, renewing)
+        for hold in seen.lost:  # all of them first: a callback is a thread to start, and many take their time
+            if not hold.released and not hold.leaving:
+                if hold.kept and (self._unanswered or not renewing):  # it waited behind a request that was not answered
+                    hold.failures = hold.failures or 1
+                hold.gone = hold.gone or hold.ending(now)
         for hold in seen.lost:
             run_out(hold, now)
         for hold in seen.doubtful:
@@ -217,8 +223,17 @@ class Keeper:
             some, requests = requests[: renewal.AT_ONCE], requests[renewal.AT_ONCE :]
             await self._race(some)
 
+    def _undisturbed(self) -> float:
+        """Until when nobody has to be told anything, so until when a thread may be stuck in what cannot be interrupted."""
+        if not self._site.backend.capabilities.hosts:  # a store on this machine answers at once or is stuck
+            return self._roster.next_look()
+        if self._site.runtime.colour == "asyncio":
+            return inf
+        # To connect anew (to a node that is silent, or hung up) blocks a thread.
+        return min((hold.tell_at for hold in self._roster.everybody() if not hold.over), default=inf)
+
     async def _race(self, batches: list[list[Hold]]) -> None:
-        running = len(batches)
+        running, until = len(batches), self._undisturbed()
 
         def ended(index: int, outcome: object) -> bool:
             nonlocal running
@@ -227,7 +242,7 @@ class Keeper:
                 raise outcome
             return running == 0
 
-        await self._site.runtime.race([*(self._ask(batch) for batch in batches), self._alarms()], ended)
+        await self._site.runtime.race([*(self._ask(batch, until) for batch in batches), self._alarms()], ended)
 
     async def _alarms(self) -> None:
         """Run beside requests."""
@@ -235,15 +250,13 @@ class Keeper:
             self._look(renewing=False)
             await self._sleep(self._roster.next_look())
 
-    async def _ask(self, holds: list[Hold]) -> None:
+    async def _ask(self, holds: list[Hold], until: float) -> None:
         site, now = self._site, self._site.runtime.now()
         holds = [hold for hold in holds if renewal.plan(hold, now, site.drift)[0] is Step.RENEW]
         if not holds:
             return
         within = min(renewal.bound(hold, now, site.request_timeout) for hold in holds)
-        if not site.backend.capabilities.hosts:
-            # A store on this machine answers at once or is stuck, and a thread that is stuck with it gives no alarms.
-            within = max(min(within, self._roster.next_look() - now), 0.001)
+        within = max(min(within, until - now), 0.001)
         asked = [Renewal(h.name, h.token, renewal.ttl(h, now) + h.policy.delay, h.fence) for h in holds]
         flights = [hold.extending(lease.ttl - hold.policy.delay) for hold, lease in zip(holds, asked, strict=True)]
         answers: Sequence[Granted | Gone | None] = [None] * len(holds)
@@ -255,6 +268,7 @@ class Keeper:
             if not self._closed:
                 _log().error("renewal at %s is refused: %s", site.backend.address, error)
         finally:  # cancelled as well: then no answer is known
+            self._unanswered = all(answer is None for answer in answers)
             for place in zip(holds, asked, flights, answers, strict=True):
                 self._judge(*place, now)
 
@@ -285,13 +299,26 @@ class Keeper:
             self._untidy.append(hold)
 
     async def _tidy(self, now: float) -> None:
-        """Give back lost leases whose renewal may have got through, or the store would keep them for another ttl."""
-        ripe = [hold for hold in self._untidy if hold.deadline <= now]
-        for hold in ripe:  # not a new list: other threads may be adding to this one
-            self._untidy.remove(hold)
-        for hold in ripe[:TIDY]:
+        """Give back lost leases whose renewal may have got through, or the store would keep them for another ttl.
+
+        Until there is something else to do: the store may be silent still, and the alarms of others do not wait for that.
+        """
+
+        def ended(index: int, outcome: object) -> bool:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return True
+
+        ripe = [hold for hold in self._untidy if hold.deadline <= now][:TIDY]
+        await self._site.runtime.race([self._give_back(ripe), self._sleep(self._roster.next_look())], ended)
+
+    async def _give_back(self, ripe: list[Hold]) -> None:
+        for hold in ripe:
+            self._untidy.remove(hold)  # tried once; not a new list: other threads may be adding to this one
+            left = self._undisturbed() - self._site.runtime.now()
+            within = max(min(self._site.request_timeout, left), 0.001)
             with suppress(InterlockError):
-                await abandon(self._site, hold)
+                await abandon(self._site, hold, within)
 
 
 def _log() -> Any:

@@ -192,6 +192,7 @@ class ThreadBell:
 
     def __init__(self) -> None:
         self._guard = threading.RLock()  # a descriptor that was closed may be somebody else's by now
+        self._pid = os.getpid()
         self._ear, self._hammer = os.pipe()
         os.set_blocking(self._ear, False)
         os.set_blocking(self._hammer, False)
@@ -218,6 +219,8 @@ class ThreadBell:
 
     def close(self) -> None:
         """See `Bell.close`."""
+        if self._pid != os.getpid():  # a fork: whoever had the guard may not exist here
+            self._guard, self._pid = threading.RLock(), os.getpid()
         with self._guard:
             if self._open:
                 self._open = False
