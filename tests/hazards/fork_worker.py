@@ -29,7 +29,7 @@ import interlock
 logging.disable(logging.CRITICAL)
 faulthandler.register(signal.SIGUSR1)
 
-TTL = 0.8
+TTL = 1.4
 PATIENCE = 10.0
 box: dict[str, Any] = {}  # the parent's client and lease: nothing else refers to them, so that a child can really drop them
 

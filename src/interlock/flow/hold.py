@@ -31,6 +31,8 @@ def lost(hold: Hold) -> LeaseLost:
         how, advice = f"its max_hold of {hold.policy.max_hold:g} s is over", "Do less under one lock, or allow more time"
     elif hold.stopped == "progress":
         how, advice = f"progress() was not called for {hold.policy.progress:g} s", "Find out where the work hangs"
+    elif hold.stopped == "cancelled":
+        how, advice = "the task that renews it was cancelled, with all others perhaps", "Do not cancel tasks that are not yours"
     how = how or f"its ttl of {hold.ttl:g} s is over"
     return LeaseLost(
         f"the lease on '{hold.name}' (fence {hold.fence}) is lost: {how}. Others may be working on it, so stop writing; "
@@ -173,7 +175,7 @@ async def abandon(site: Site, hold: Hold, within: float) -> None:
     hold.unsure = False
     if hold.policy.delay:  # it was not given back: the name stays closed, as was asked for
         return
-    with suppress(Unavailable):
+    with suppress(Unavailable, UsageError):  # away, or the client is closed
         try:
             await site.backend.release(hold.name, hold.token, within)
         except Unavailable:
@@ -181,7 +183,7 @@ async def abandon(site: Site, hold: Hold, within: float) -> None:
 
 
 async def _give_back(site: Site, hold: Hold) -> bool:
-    hold.leaving = True  # whatever comes of it: once the request is out, somebody else may have the lock
+    again, hold.leaving = hold.leaving, True  # whatever comes of it: once the request is out, somebody else may have the lock
     try:
         held = await site.backend.release(hold.name, hold.token, site.within(hold.ttl))
     except UsageError as error:  # an answer: nothing happened
@@ -201,7 +203,7 @@ async def _give_back(site: Site, hold: Hold) -> bool:
         if outcome is Undone.CONFIRMED and isinstance(error, Unavailable):
             return hold.released
         raise
-    if held:
+    if held or (again and not hold.lost(site.runtime.now())):  # an earlier release did it, and its answer was lost
         hold.released = True
         if hold.watchers:
             hold.notify("released")
