@@ -69,8 +69,8 @@ class AsyncLease(BaseLease):
     async def release(self) -> bool:
         """Give the lock back. True if this call did, False if it was released before or is lost. Harmless when repeated.
 
-        Ends renewal. When it is lost the store lets go of it by itself. Raises Unavailable if the store does not answer: the lock then ends with
-        its ttl, and release may be called again.
+        Ends renewal. When it is lost the store lets go of it by itself. Raises Unavailable if the store does not answer: the
+        lock then ends with its ttl, and release may be called again.
         """
         return await holding.release(self._site, self._hold)
 
