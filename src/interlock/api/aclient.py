@@ -13,6 +13,7 @@ from ..backends.registry import open_backend
 from ..core import checks
 from ..core.checks import Duration
 from ..core.claim import Entry
+from ..core.lease import Hold
 from ..core.renewal import Keeping
 from ..errors import LeaseLost
 from ..flow import acquire as acquiring
@@ -53,9 +54,10 @@ class AsyncLease(BaseLease):
         Raises LeaseLost if it is over: it never comes back. Raises Unavailable if the store does not answer; the lease then
         stands as `remaining()` says.
         """
-        await holding.extend(self._site, self._hold, self._hold.ttl if ttl is None else checks.ttl(ttl))
-        if self._hold.kept:
-            self._keeper.keep(self._hold)
+        try:
+            await holding.extend(self._site, self._hold, self._hold.ttl if ttl is None else checks.ttl(ttl))
+        finally:  # its end may have come nearer, and if the answer was lost as well
+            self._moved()
 
     async def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait until the lease is lost: True. False when `timeout` seconds have passed, or as soon as it is released.
@@ -67,8 +69,8 @@ class AsyncLease(BaseLease):
     async def release(self) -> bool:
         """Give the lock back. True if this call did, False if it was released before or is lost. Harmless when repeated.
 
-        Ends renewal. Asks no store when it is lost. Raises Unavailable if the store does not answer: the lock then ends with
-        its ttl, and release may be called again.
+        Ends renewal. When it is lost the store lets go of it by itself. Raises Unavailable if the store does not answer: the
+        lock then ends with its ttl, and release may be called again.
         """
         return await holding.release(self._site, self._hold)
 
@@ -116,7 +118,7 @@ class AsyncLock:
         options = self._options
         limit = options.timeout if timeout is UNSET else checks.timeout(timeout)
         hold = await acquiring.acquire(self._site, self._name, options.ttl, limit, options.policy, options.note, options.fair)
-        return AsyncLease(self._site, self._keeper, hold, options)
+        return await self._leased(hold)
 
     async def try_acquire(self) -> AsyncLease | None:
         """Ask once, without waiting: the lease, or None if somebody else has the lock.
@@ -125,7 +127,14 @@ class AsyncLock:
         """
         options = self._options
         hold = await acquiring.try_acquire(self._site, self._name, options.ttl, options.policy, options.note)
-        return None if hold is None else AsyncLease(self._site, self._keeper, hold, options)
+        return None if hold is None else await self._leased(hold)
+
+    async def _leased(self, hold: Hold) -> AsyncLease:
+        try:
+            return AsyncLease(self._site, self._keeper, hold, self._options)
+        except BaseException as error:  # no thread for the keeper, Ctrl-C while it starts: give it back
+            await holding.leave(self._site, hold, error)
+            raise
 
     async def __aenter__(self) -> AsyncLease:
         """Acquire with the lock's own timeout. The body never runs without the lock."""
@@ -271,4 +280,7 @@ class AsyncClient:
 
 
 def _me() -> int:
-    return id(asyncio.current_task())
+    try:
+        return id(asyncio.current_task())
+    except RuntimeError:  # a forked child that leaves its parent's block: no loop runs there
+        return 0

@@ -77,6 +77,14 @@ class BaseLease:
 
         self._mine.watch(watcher)
 
+    def _moved(self) -> None:
+        """The deadline is another: whoever waits for it must look again."""
+        hold = self._hold
+        if hold.teller is not None and not hold.over:  # the keeper has it, to renew or to tell
+            self._keeper.keep(hold)
+        if self._leash is not None:
+            self._leash.rearm()
+
     def __del__(self) -> None:
         """Dropped without a release: a renewed lease is left to expire. Nothing is released here, and nothing is asked."""
         hold = getattr(self, "_mine", None)

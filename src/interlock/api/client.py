@@ -12,6 +12,7 @@ from ..backends.registry import open_backend
 from ..core import checks
 from ..core.checks import Duration
 from ..core.claim import Entry
+from ..core.lease import Hold
 from ..core.renewal import Keeping
 from ..flow import acquire as acquiring
 from ..flow import hold as holding
@@ -39,9 +40,10 @@ class Lease(BaseLease):
         Raises LeaseLost if it is over: it never comes back. Raises Unavailable if the store does not answer; the lease then
         stands as `remaining()` says.
         """
-        run(holding.extend(self._site, self._hold, self._hold.ttl if ttl is None else checks.ttl(ttl)))
-        if self._hold.kept:
-            self._keeper.keep(self._hold)
+        try:
+            run(holding.extend(self._site, self._hold, self._hold.ttl if ttl is None else checks.ttl(ttl)))
+        finally:  # its end may have come nearer, and if the answer was lost as well
+            self._moved()
 
     def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait until the lease is lost: True. False when `timeout` seconds have passed, or as soon as it is released.
@@ -53,8 +55,8 @@ class Lease(BaseLease):
     def release(self) -> bool:
         """Give the lock back. True if this call did, False if it was released before or is lost. Harmless when repeated.
 
-        Ends renewal. Asks no store when it is lost. Raises Unavailable if the store does not answer: the lock then ends with
-        its ttl, and release may be called again.
+        Ends renewal. When it is lost the store lets go of it by itself. Raises Unavailable if the store does not answer: the
+        lock then ends with its ttl, and release may be called again.
         """
         return run(holding.release(self._site, self._hold))
 
@@ -92,7 +94,7 @@ class Lock:
         options = self._options
         limit = options.timeout if timeout is UNSET else checks.timeout(timeout)
         hold = run(acquiring.acquire(self._site, self._name, options.ttl, limit, options.policy, options.note, options.fair))
-        return Lease(self._site, self._keeper, hold, options)
+        return self._leased(hold)
 
     def try_acquire(self) -> Lease | None:
         """Ask once, without waiting: the lease, or None if somebody else has the lock.
@@ -101,7 +103,14 @@ class Lock:
         """
         options = self._options
         hold = run(acquiring.try_acquire(self._site, self._name, options.ttl, options.policy, options.note))
-        return None if hold is None else Lease(self._site, self._keeper, hold, options)
+        return None if hold is None else self._leased(hold)
+
+    def _leased(self, hold: Hold) -> Lease:
+        try:
+            return Lease(self._site, self._keeper, hold, self._options)
+        except BaseException as error:  # no thread for the keeper, Ctrl-C while it starts: give it back
+            run(holding.leave(self._site, hold, error))
+            raise
 
     def __enter__(self) -> Lease:
         """Acquire with the lock's own timeout. The body never runs without the lock."""

@@ -10,13 +10,13 @@ from typing import Unpack
 from .client import Client, Lock
 from .options import Settings
 
-_guard = threading.Lock()
+_guard = threading.RLock()
 
 
 def _after_fork() -> None:
     """A child must not inherit the lock while another thread of the parent has it."""
     global _guard  # noqa: PLW0603
-    _guard = threading.Lock()
+    _guard = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

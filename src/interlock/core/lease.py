@@ -86,6 +86,7 @@ class Hold:
         "progressed",
         "released",
         "retry_at",
+        "span",
         "stopped",
         "teller",
         "token",
@@ -109,7 +110,7 @@ class Hold:
     ) -> None:
         self.name = name
         self.token = token
-        self.ttl = self.wanted = ttl  # granted last, and to be renewed for
+        self.ttl = self.span = self.wanted = ttl  # granted; believed, which the schedule rests on; to be renewed for
         self.fence = fence
         self.deadline = deadline
         self.began = self.progressed = began
@@ -162,12 +163,12 @@ class Hold:
     @property
     def doubtful_at(self) -> float:
         """From when on a lease that should be renewed is in doubt: two renewals were due and none was confirmed."""
-        return self.deadline - self.ttl / 3
+        return self.deadline - self.span / 3
 
     @property
     def tell_at(self) -> float:
         """When the holder is told that the lease is lost, unless it is renewed before."""
-        return self.deadline - margin(self.ttl)
+        return self.deadline - margin(self.span)
 
     def ending(self, now: float) -> str:
         """Why a lease ends that nobody has taken away: the reason, for one that ends at `now`."""
@@ -210,7 +211,7 @@ class Hold:
     def renewed(self, sent_at: float, ttl: float, flight: Flight | None = None) -> None:
         """The store confirmed `ttl` for a request sent at `sent_at`."""
         believed = ttl if flight is None else min(ttl, flight.believed)
-        self.ttl = ttl
+        self.ttl, self.span = ttl, believed
         self.unsure = self.doubted = False
         self.failures, self.retry_at = 0, 0.0
         self.deadline = deadline(sent_at, believed, self._rate)
@@ -219,7 +220,8 @@ class Hold:
         """An extend went out and its answer was lost: believe the earlier of the two ends."""
         self.unsure = True
         self._floor = min(self._floor, ttl)
-        self.deadline = min(self.deadline, deadline(sent_at, ttl, self._rate))
+        if (end := deadline(sent_at, ttl, self._rate)) < self.deadline:
+            self.deadline, self.span = end, ttl
 
     # --- telling --------------------------------------------------------------------------------------------------------
 

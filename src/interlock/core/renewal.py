@@ -51,7 +51,7 @@ class Keeping(NamedTuple):
 
 def due(hold: Hold) -> float:
     """When to renew: a third of the ttl after the last confirmation, or after the pause that follows a failure."""
-    return max(hold.deadline - hold.ttl * 2 / 3, hold.retry_at)
+    return max(hold.deadline - hold.span * 2 / 3, hold.retry_at)
 
 
 def first_look(hold: Hold, jitter: float = 0.0) -> float:
@@ -59,7 +59,7 @@ def first_look(hold: Hold, jitter: float = 0.0) -> float:
     step."""
     if not hold.kept:
         return hold.tell_at
-    return due(hold) - hold.ttl * EARLY * jitter / 2
+    return due(hold) - hold.span * EARLY * jitter / 2
 
 
 def plan(hold: Hold, now: float, rate: float) -> tuple[Step, float]:
@@ -69,10 +69,10 @@ def plan(hold: Hold, now: float, rate: float) -> tuple[Step, float]:
     if hold.gone:
         return Step.LOSE, inf
     if hold.leaving:  # a release is on its way; if it fails the lease may be ours again
-        return (Step.FORGET, inf) if now >= hold.deadline else (Step.WAIT, now + max(hold.ttl * EARLY, 0.001))
+        return (Step.FORGET, inf) if now >= hold.deadline else (Step.WAIT, now + max(hold.span * EARLY, 0.001))
     if now >= hold.tell_at:
         return Step.LOSE, inf
-    if hold.kept and not hold.in_flight and now >= max(due(hold) - hold.ttl * EARLY, hold.retry_at):
+    if hold.kept and not hold.in_flight and now >= max(due(hold) - hold.span * EARLY, hold.retry_at):
         hold.stopped = stopped(hold, now, rate)
         if not hold.stopped:
             return Step.RENEW, inf
@@ -82,7 +82,7 @@ def plan(hold: Hold, now: float, rate: float) -> tuple[Step, float]:
     if hold.kept and not hold.doubted:
         looks.append(hold.doubtful_at)
     if hold.kept and not hold.in_flight and hold.stopped != "max_hold":
-        looks.append(max(due(hold), now + hold.ttl * EARLY / 2 if hold.stopped else 0.0))
+        looks.append(max(due(hold), now + hold.span * EARLY / 2 if hold.stopped else 0.0))
     return Step.WAIT, min(looks)
 
 
@@ -106,7 +106,7 @@ def bound(hold: Hold, now: float, request_timeout: float) -> float:
 
 def retry_after(hold: Hold, jitter: float) -> float:
     """The pause after a renewal that failed."""
-    return min(max(hold.ttl / 30, 0.005), 15.0) * (0.5 + jitter)
+    return min(max(hold.span / 30, 0.005), 15.0) * (0.5 + jitter)
 
 
 def batches(holds: list[Hold]) -> list[list[Hold]]:

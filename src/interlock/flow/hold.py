@@ -11,7 +11,7 @@ from contextlib import suppress
 from math import inf
 
 from ..core.claim import Gone
-from ..core.lease import HELD, Hold
+from ..core.lease import DOUBTFUL, HELD, Hold
 from ..errors import InterlockError, LeaseLost, Unavailable, UsageError
 from .hand import hand_over
 from .site import Site, Undone
@@ -32,6 +32,8 @@ def lost(hold: Hold) -> LeaseLost:
         how, advice = f"its max_hold of {hold.policy.max_hold:g} s is over", "Do less under one lock, or allow more time"
     elif hold.stopped == "progress":
         how, advice = f"progress() was not called for {hold.policy.progress:g} s", "Find out where the work hangs"
+    elif hold.stopped == "cancelled":
+        how, advice = "the task that renews it was cancelled, with all others perhaps", "Do not cancel tasks that are not yours"
     how = how or f"its ttl of {hold.ttl:g} s is over"
     return LeaseLost(
         f"the lease on '{hold.name}' (fence {hold.fence}) is lost: {how}. Others may be working on it, so stop writing; "
@@ -115,7 +117,7 @@ async def release(site: Site, hold: Hold) -> bool:
     site.runtime.here()
     if hold.lost(site.runtime.now()):
         if hold.unsure and not hold.kept:  # else the keeper does it; nobody should wait here for a store that is away
-            await site.runtime.shield(lambda: abandon(site, hold))
+            await site.runtime.shield(lambda: abandon(site, hold, site.request_timeout))
         return False  # else it needs no round trip: the store lets go of it by itself
     try:
         if hold.in_flight:
@@ -126,7 +128,7 @@ async def release(site: Site, hold: Hold) -> bool:
     except BaseException:
         # Interrupted. What was sent has been followed by an undo; what was not sent is sent now, and not interrupted again.
         # (Not shielded from the start: a task for each release is a fifth of its cost, and this hardly ever happens.)
-        if hold.state(site.runtime.now()) == HELD:
+        if hold.state(site.runtime.now()) in (HELD, DOUBTFUL):
             with suppress(InterlockError):
                 await site.runtime.shield(lambda: _give_back(site, hold))
         raise
@@ -170,20 +172,20 @@ async def _watch(site: Site, hold: Hold, going_on: Callable[[], bool], until: Ca
         bell.close()
 
 
-async def abandon(site: Site, hold: Hold) -> None:
+async def abandon(site: Site, hold: Hold, within: float) -> None:
     """A lost lease whose last extend may have got through: the store would keep it for that ttl."""
     hold.unsure = False
     if hold.policy.delay:  # it was not given back: the name stays closed, as was asked for
         return
-    with suppress(Unavailable):
+    with suppress(Unavailable, UsageError):  # away, or the client is closed
         try:
-            await site.backend.release(hold.name, hold.token, site.request_timeout)
+            await site.backend.release(hold.name, hold.token, within)
         except Unavailable:
-            await site.backend.undo(hold.name, hold.token, site.request_timeout)
+            await site.backend.undo(hold.name, hold.token, within)
 
 
 async def _give_back(site: Site, hold: Hold) -> bool:
-    hold.leaving = True  # whatever comes of it: once the request is out, somebody else may have the lock
+    again, hold.leaving = hold.leaving, True  # whatever comes of it: once the request is out, somebody else may have the lock
     heir = site.gate.heir(hold) if site.backend.capabilities.lines else None
     unclaimed = None
     try:
@@ -198,17 +200,19 @@ async def _give_back(site: Site, hold: Hold) -> bool:
         raise
     except BaseException as error:
         # If the answer is lost, not the question: ask again down the same path.
-        undone = await site.undo(hold.name, hold.token, hold.ttl, error, held=isinstance(error, Unavailable))
-        if undone is Undone.NEVER_ASKED:
-            hold.leaving = False  # still ours, in truth
-        elif undone is Undone.CONFIRMED:
+        def undone(confirmed: bool) -> None:
+            if not confirmed:
+                hold.leaving = False  # never asked: still ours, in truth
+                return
             hold.released = hold.released or not hold.lost(site.runtime.now())
             hold.notify("released")
             site.gate.left(hold)
-            if isinstance(error, Unavailable):
-                return hold.released
+
+        outcome = await site.undo(hold.name, hold.token, hold.ttl, error, held=isinstance(error, Unavailable), then=undone)
+        if outcome is Undone.CONFIRMED and isinstance(error, Unavailable):
+            return hold.released
         raise
-    if held:
+    if held or (again and not hold.lost(site.runtime.now())):  # an earlier release did it, and its answer was lost
         hold.released = True
         if hold.watchers:
             hold.notify("released")

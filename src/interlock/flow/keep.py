@@ -16,6 +16,8 @@ Interleavings and where each is handled
   about to stop may still be at work
 - the answer is lost: the deadline stands, another try follows within the window
 - fork: the child's copy forgets everything (`disown`); its leases are lost there
+
+A little long because its interleavings are many, and half of it would be hard to follow.
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ from _thread import RLock  # threading itself is forbidden to flows: it invites 
 from collections.abc import Sequence
 from contextlib import suppress
 from math import inf
-from typing import Any
 
 from ..core import renewal
 from ..core.claim import Gone, Granted, Renewal
@@ -34,6 +35,7 @@ from ..errors import InterlockError, Unavailable, UsageError
 from ..runtime import forks
 from ..runtime.base import Bell, Spawned
 from .hold import abandon, run_out
+from .notes import Notes, log
 from .roster import Roster
 from .site import Site
 
@@ -49,8 +51,9 @@ class Keeper:
         self._site = site
         self._guard = RLock()  # around starting and ending; never held while waiting
         self._closed = False
-        self._renewals = self._requests = self._failures = self._losses = 0
-        self._lateness, self._slack = 0.0, 1.0
+        self._era = 0  # a keeper of an earlier one ends: its start was interrupted, and nobody knows of it
+        self._notes = Notes()
+        self._unanswered = False  # the last request was not
         self._teller = self._note_loss  # one object for all leases
         self._start_afresh()
         forks.watch(self)
@@ -87,7 +90,7 @@ class Keeper:
     def keeping(self) -> Keeping:
         """How it is doing."""
         kept = sum(1 for hold in self._roster.everybody() if hold.kept and not hold.over)
-        return Keeping(kept, self._renewals, self._requests, self._failures, self._losses, self._lateness, self._slack)
+        return self._notes.keeping(kept)
 
     async def close(self) -> None:
         """End. What it kept is not renewed any more and expires."""
@@ -111,21 +114,31 @@ class Keeper:
         with self._guard:
             if self._spawned is None and not self._closed:
                 self._bell = self._bell or self._site.runtime.bell()
-                self._spawned = self._site.runtime.spawn(self._run, self._halt, "interlock-keeper")
+                self._era += 1
+                era = self._era
+                try:
+                    self._spawned = self._site.runtime.spawn(lambda: self._run(era), self._halt, "interlock-keeper")
+                except BaseException:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
+                    self._era += 1
+                    self._ring()
+                    raise
 
     # --- the keeper itself ----------------------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
+    async def _run(self, era: int) -> None:
         try:
-            await self._go_on()
+            await self._go_on(era)
         except BaseException:  # somebody cancels every task of the loop: the next lease starts it again
-            self._spawned = None
+            if era == self._era:
+                self._spawned = None
+                for hold in self._roster.everybody():
+                    hold.stopped = "cancelled"
             raise
 
-    async def _go_on(self) -> None:
+    async def _go_on(self, era: int) -> None:
         runtime = self._site.runtime
         idle_since = runtime.now()
-        while not self._closed:
+        while not self._closed and era == self._era:
             try:
                 due = self._look(renewing=True)
                 if due:
@@ -141,7 +154,7 @@ class Keeper:
                     return
                 await self._sleep(idle_since + LINGER if look_at == inf else look_at)
             except Exception:  # noqa: BLE001 - a defect of ours; if renewal ended here, every lease would be lost
-                _log().exception("the keeper of %s failed and goes on", self._site.backend.address)
+                log("exception", "the keeper of %s failed and goes on", self._site.backend.address)
                 await runtime.sleep(HICCUP)
 
     def _may_end(self) -> bool:
@@ -170,41 +183,24 @@ class Keeper:
         """Tell whom there is to tell; those that are due for renewal."""
         now = self._site.runtime.now()
         seen = self._roster.look(now, self._site.drift, renewing)
+        for hold in seen.lost:  # all of them first: a callback is a thread to start, and many take their time
+            if not hold.released and not hold.leaving:
+                if hold.kept and (self._unanswered or not renewing):  # it waited behind a request that was not answered
+                    hold.failures = hold.failures or 1
+                hold.gone = hold.gone or hold.ending(now)
         for hold in seen.lost:
             run_out(hold, now)
         for hold in seen.doubtful:
             hold.notify("doubtful")
         for hold in seen.due:
-            self._note_lateness(now, hold)
+            self._notes.looked_at(hold, now)
         return seen.due
 
     def _note_loss(self, hold: Hold) -> None:
         """Whoever found it out."""
-        self._losses += 1
-        if hold.gone == "paused":
-            self._note_lateness(self._site.runtime.now(), hold)
         if hold.unsure:
             self._untidy.append(hold)
-        _log().warning(
-            "the lease on '%s' (fence %d) is lost: %s",
-            hold.name,
-            hold.fence,
-            hold.gone,
-            extra={"event": "lost", "lock": hold.name, "fence": hold.fence, "reason": hold.gone},
-        )
-
-    def _note_lateness(self, now: float, hold: Hold) -> None:
-        late = now - renewal.due(hold)
-        if late > self._lateness:
-            self._lateness = late
-            if late > hold.ttl / 6:
-                _log().warning(
-                    "renewal of '%s' runs %.2f s late: this process is starved (a blocked event loop, a long C call, an "
-                    "overloaded machine)",
-                    hold.name,
-                    late,
-                    extra={"event": "starved", "lock": hold.name, "seconds": late},
-                )
+        self._notes.lost(hold, self._site.runtime.now())
 
     # --- asking the store -----------------------------------------------------------------------------------------------
 
@@ -217,8 +213,17 @@ class Keeper:
             some, requests = requests[: renewal.AT_ONCE], requests[renewal.AT_ONCE :]
             await self._race(some)
 
+    def _undisturbed(self) -> float:
+        """Until when nobody has to be told anything, so until when a thread may be stuck in what cannot be interrupted."""
+        if not self._site.backend.capabilities.hosts:  # a store on this machine answers at once or is stuck
+            return self._roster.next_look()
+        if self._site.runtime.colour == "asyncio":
+            return inf
+        # To connect anew (to a node that is silent, or hung up) blocks a thread.
+        return min((hold.tell_at for hold in self._roster.everybody() if not hold.over), default=inf)
+
     async def _race(self, batches: list[list[Hold]]) -> None:
-        running = len(batches)
+        running, until = len(batches), self._undisturbed()
 
         def ended(index: int, outcome: object) -> bool:
             nonlocal running
@@ -227,7 +232,7 @@ class Keeper:
                 raise outcome
             return running == 0
 
-        await self._site.runtime.race([*(self._ask(batch) for batch in batches), self._alarms()], ended)
+        await self._site.runtime.race([*(self._ask(batch, until) for batch in batches), self._alarms()], ended)
 
     async def _alarms(self) -> None:
         """Run beside requests."""
@@ -235,26 +240,25 @@ class Keeper:
             self._look(renewing=False)
             await self._sleep(self._roster.next_look())
 
-    async def _ask(self, holds: list[Hold]) -> None:
+    async def _ask(self, holds: list[Hold], until: float) -> None:
         site, now = self._site, self._site.runtime.now()
         holds = [hold for hold in holds if renewal.plan(hold, now, site.drift)[0] is Step.RENEW]
         if not holds:
             return
         within = min(renewal.bound(hold, now, site.request_timeout) for hold in holds)
-        if not site.backend.capabilities.hosts:
-            # A store on this machine answers at once or is stuck, and a thread that is stuck with it gives no alarms.
-            within = max(min(within, self._roster.next_look() - now), 0.001)
+        within = max(min(within, until - now), 0.001)
         asked = [Renewal(h.name, h.token, renewal.ttl(h, now) + h.policy.delay, h.fence) for h in holds]
         flights = [hold.extending(lease.ttl - hold.policy.delay) for hold, lease in zip(holds, asked, strict=True)]
         answers: Sequence[Granted | Gone | None] = [None] * len(holds)
-        self._requests += 1
+        self._notes.requests += 1
         try:
             with suppress(Unavailable):
                 answers = await site.backend.renew(asked, within)
         except UsageError as error:  # closed meanwhile, or the store says that the question is wrong
             if not self._closed:
-                _log().error("renewal at %s is refused: %s", site.backend.address, error)
+                log("error", "renewal at %s is refused: %s", site.backend.address, error)
         finally:  # cancelled as well: then no answer is known
+            self._unanswered = all(answer is None for answer in answers)
             for place in zip(holds, asked, flights, answers, strict=True):
                 self._judge(*place, now)
 
@@ -262,7 +266,7 @@ class Keeper:
         """What an answer, or its absence, means to a lease; and when to look at it again."""
         ttl, now = asked.ttl - hold.policy.delay, self._site.runtime.now()
         if answer is None:
-            self._failures += 1
+            self._notes.failures += 1
             hold.failures += 1
             hold.retry_at = now + renewal.retry_after(hold, self._site.runtime.jitter())
             hold.unconfirmed(sent_at, ttl)
@@ -273,8 +277,7 @@ class Keeper:
         elif hold.lost(now):
             hold.unsure = True
         else:
-            self._renewals += 1
-            self._slack = min(self._slack, (hold.deadline - now) / hold.ttl)
+            self._notes.confirmed((hold.deadline - now) / hold.ttl)
             hold.renewed(sent_at, answer.ttl - hold.policy.delay, flight)
         hold.landed(flight)
         if not hold.over:
@@ -285,16 +288,23 @@ class Keeper:
             self._untidy.append(hold)
 
     async def _tidy(self, now: float) -> None:
-        """Give back lost leases whose renewal may have got through, or the store would keep them for another ttl."""
-        ripe = [hold for hold in self._untidy if hold.deadline <= now]
-        for hold in ripe:  # not a new list: other threads may be adding to this one
-            self._untidy.remove(hold)
-        for hold in ripe[:TIDY]:
+        """Give back lost leases whose renewal may have got through, or the store would keep them for another ttl.
+
+        Until there is something else to do: the store may be silent still, and the alarms of others do not wait for that.
+        """
+
+        def ended(index: int, outcome: object) -> bool:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return True
+
+        ripe = [hold for hold in self._untidy if hold.deadline <= now][:TIDY]
+        await self._site.runtime.race([self._give_back(ripe), self._sleep(self._roster.next_look())], ended)
+
+    async def _give_back(self, ripe: list[Hold]) -> None:
+        for hold in ripe:
+            self._untidy.remove(hold)  # tried once; not a new list: other threads may be adding to this one
+            left = self._undisturbed() - self._site.runtime.now()
+            within = max(min(self._site.request_timeout, left), 0.001)
             with suppress(InterlockError):
-                await abandon(self._site, hold)
-
-
-def _log() -> Any:
-    import logging  # lazily: most keepers never say anything
-
-    return logging.getLogger("interlock")
+                await abandon(self._site, hold, within)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
@@ -41,14 +42,28 @@ class Site(NamedTuple):
         """How long a question about a lease of `ttl` may take: an answer later than the ttl is of no use."""
         return min(self.request_timeout, ttl)
 
-    async def undo(self, name: str, token: str, ttl: float, error: BaseException, held: bool = False) -> Undone:
+    async def undo(
+        self,
+        name: str,
+        token: str,
+        ttl: float,
+        error: BaseException,
+        held: bool = False,
+        then: Callable[[bool], None] = lambda confirmed: None,
+    ) -> Undone:
         """After `error` left an outcome unknown: see to it that nothing stays behind, whoever cancels meanwhile.
 
         `held`: the token had the lock before. What is left is said on the error, which the caller raises; nothing else is
-        raised here but a cancellation.
+        raised here but a cancellation: so what must follow the store's answer is done by `then`.
         """
+
+        async def take_back() -> bool:
+            confirmed = await self.backend.undo(name, token, self.request_timeout)
+            then(confirmed)
+            return confirmed
+
         try:
-            confirmed = await self.runtime.shield(lambda: self.backend.undo(name, token, self.request_timeout))
+            confirmed = await self.runtime.shield(take_back)
         except InterlockError as failure:
             said = str(failure).rstrip()
             _tell(error, f"The clean-up got no answer either, so '{name}' may stay locked for up to {ttl:g} s ({said})")

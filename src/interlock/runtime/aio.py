@@ -179,6 +179,11 @@ class Leash:
         else:
             self._fire()
 
+    def rearm(self) -> None:
+        """What is due may have come nearer."""
+        self._alarm.cancel()
+        self._alarm = self._loop.call_later(min(max(self._due() - now(), 0.0), LONGEST_SLEEP), self._look)
+
     def pull(self) -> None:
         """Cancel the task, once."""
         if self._pulled:

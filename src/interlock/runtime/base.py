@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from ..core import token
@@ -113,13 +114,17 @@ else:  # pragma: no cover - macOS, Windows
 
 
 def attempt(function: Callable[[], object], what: str) -> None:
-    """Call a user's function; what it raises is logged."""
+    """Call a user's function; what it raises is logged, SystemExit as well: it would end nothing but its thread."""
     try:
-        function()
-    except Exception:
+        result = function()
+        if isinstance(result, Coroutine):
+            result.close()
+            raise TypeError("it returned something to await, which nobody does: give a plain function")
+    except (Exception, SystemExit):
         import logging  # lazily: most programs never come here
 
-        logging.getLogger("interlock").exception("%s raised", what, extra={"event": "callback_failed"})
+        with suppress(Exception):  # a user's filter or handler may raise as well
+            logging.getLogger("interlock").exception("%s raised", what, extra={"event": "callback_failed"})
 
 
 class World:

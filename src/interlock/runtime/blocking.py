@@ -209,7 +209,10 @@ class BlockingRuntime(World):
 
     def call(self, function: Callable[[], object], what: str) -> None:
         """See `Runtime.call`. In a thread of its own, which ends with it: renewal must not wait for it."""
-        threading.Thread(target=attempt, args=(function, what), name="interlock-callback", daemon=True).start()
+        try:
+            threading.Thread(target=attempt, args=(function, what), name="interlock-callback", daemon=True).start()
+        except RuntimeError:  # no more threads, or the interpreter ends: late is better than never
+            attempt(function, what)
 
 
 class ThreadBell:
@@ -217,6 +220,8 @@ class ThreadBell:
 
     def __init__(self) -> None:
         self._guard = threading.RLock()  # a descriptor that was closed may be somebody else's by now
+        self._pid = os.getpid()
+        self._open = False
         self._ear, self._hammer = os.pipe()
         os.set_blocking(self._ear, False)
         os.set_blocking(self._hammer, False)
@@ -243,6 +248,8 @@ class ThreadBell:
 
     def close(self) -> None:
         """See `Bell.close`."""
+        if self._pid != os.getpid():  # a fork: whoever had the guard may not exist here
+            self._guard, self._pid = threading.RLock(), os.getpid()
         with self._guard:
             if self._open:
                 self._open = False

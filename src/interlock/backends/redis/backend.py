@@ -270,7 +270,7 @@ def _extended(lease: Renewal, said: int) -> Granted | Gone:
 
 
 def _ms(ttl: float) -> int:
-    return int(ttl * 1000)
+    return int(ttl * 1000 + 1e-6)  # 0.57 * 1000 is a little less than 570
 
 
 def _seconds(ms: int) -> float | None:
