@@ -11,9 +11,11 @@ from typing import Any
 from interlock.backends.sqlite.backend import SqliteBackend
 from interlock.backends.sqlite.blocking import BlockingTransport
 from interlock.backends.sqlite.gate import Budget
+from interlock.backends.sqlite.inbox import Inbox
 from interlock.backends.sqlite.place import Place
 from interlock.backends.sqlite.store import Store
-from interlock.core.claim import Claim, Granted
+from interlock.core.claim import Announced, Claim, Granted
+from interlock.core.claim import Place as InLine
 from interlock.runtime import forks
 from interlock.runtime.blocking import BlockingRuntime, run
 
@@ -21,7 +23,7 @@ RUNTIME = BlockingRuntime()
 
 
 def backend(file: str) -> Any:
-    return SqliteBackend(Store(Place(file), RUNTIME.now, RUNTIME.wall_ms), BlockingTransport())
+    return SqliteBackend(Store(Place(file), RUNTIME.now, RUNTIME.wall_ms), BlockingTransport(), Inbox(RUNTIME))
 
 
 def say(word: str) -> None:
@@ -152,6 +154,117 @@ def fork_busy(file: str) -> None:
     thread.join()
     run(store.close())
     say("fine")
+
+
+def line_up(store: Any, token: str, arrival: int, ttl: float = 60.0) -> Any:
+    inbox = run(store.open_inbox(5.0))
+    return run(store.claim(Claim("x", token, ttl, InLine(arrival, inbox, ttl)), 5.0))
+
+
+def heard(store: Any, token: str, until: float) -> Announced | None:
+    while RUNTIME.now() < until:
+        for announced in run(store.hear(until)):
+            if announced.token == token:
+                return announced
+    return None
+
+
+def hold(file: str, ttl: str) -> None:
+    """Take the lock and say so."""
+    store = backend(file)
+    say(str(run(store.claim(Claim("x", RUNTIME.token(), float(ttl)), 5.0)).fence))
+    hear()
+
+
+def wait(file: str, arrival: str) -> None:
+    """Wait in line for the lock; say its fence, and release when told to."""
+    store, token = backend(file), RUNTIME.token()
+    assert not isinstance(line_up(store, token, int(arrival)), Granted)
+    say("waiting")
+    announced = heard(store, token, RUNTIME.now() + 30.0)
+    say(str(announced and announced.fence))
+    hear()
+    say(str(run(store.release("x", token, 5.0))))
+
+
+def die_before_telling(file: str) -> None:
+    """Take the lock; when told to, release it, and be killed between the commit and the announcement."""
+    from interlock.backends.sqlite import inbox
+
+    inbox.send = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+    store, token = backend(file), RUNTIME.token()
+    run(store.claim(Claim("x", token, 60.0), 5.0))
+    say("holding")
+    hear()
+    run(store.release("x", token, 5.0))
+
+
+def contend(file: str, journal: str, seconds: str, ttl: str) -> None:
+    """Wait in line as a flow would, again and again. The journal gets each grant when it comes and before it is given back."""
+    store, end, lease = backend(file), RUNTIME.now() + float(seconds), float(ttl)
+    log = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def note(what: str, fence: int) -> None:
+        os.write(log, f"{what} {fence} {RUNTIME.now()!r}\n".encode())
+
+    while (begun := RUNTIME.now()) < end:
+        token, fence, until = RUNTIME.token(), 0, 0.0
+        while not fence:
+            asked = RUNTIME.now()
+            answer = line_up(store, token, int(begun * 1e6), lease)
+            if isinstance(answer, Granted):
+                fence, until = answer.fence, asked + lease
+            elif announced := heard(store, token, asked + answer.retry_after):
+                fence, until = announced.fence, announced.at + announced.ttl
+        if RUNTIME.now() < until - lease / 2:  # else this process slept through it
+            note("in", fence)
+            time.sleep(0.001)
+            if RUNTIME.now() < until:
+                note("out", fence)
+        run(store.release("x", token, 20.0))
+    run(store.close())
+
+
+def fork_idle(file: str) -> None:
+    """A child that never uses the client does not keep the parent's inbox alive."""
+    from interlock.backends.sqlite.inbox import listens
+
+    store, done = backend(file), os.pipe()
+    inbox = run(store.open_inbox(5.0))
+    if os.fork() == 0:
+        os.close(done[1])
+        os.read(done[0], 1)  # until the parent is dead
+        say(str(listens(inbox)))
+        sys.exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fork_inbox(file: str) -> None:
+    """The child neither hears what is the parent's, nor harms it by ending."""
+    from interlock.backends.sqlite.inbox import listens, send
+    from interlock.errors import Unavailable
+
+    store, told, done = backend(file), os.pipe(), os.pipe()
+    inbox = run(store.open_inbox(5.0))
+    child = os.fork()
+    if child == 0:
+        try:
+            run(store.hear(RUNTIME.now() + 0.1))
+        except Unavailable:
+            os.write(told[1], b"deaf")
+        assert run(store.open_inbox(5.0)) != inbox
+        send(inbox, Announced("x", "the parent's", 1, 1.0, 1.0))
+        assert run(store.hear(RUNTIME.now() + 0.1)) == []
+        run(store.close())
+        os.close(done[1])
+        assert os.read(done[0], 1) == b"", "the parent is dead"
+        say(str(listens(inbox)))
+        sys.exit(0)
+    assert os.read(told[0], 10) == b"deaf"
+    assert run(store.open_inbox(5.0)) == inbox
+    assert [announced.token for announced in run(store.hear(RUNTIME.now() + 5.0))] == ["the parent's"]
+    say("heard")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def keep(file: str) -> None:

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from ...errors import Unavailable, UsageError
 from ...runtime import forks
+from .entrance import CLOSED
 from .gate import Budget, Shut
-from .store import CLOSED
 
 T = TypeVar("T")
 

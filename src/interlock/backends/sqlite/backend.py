@@ -12,12 +12,15 @@ from collections.abc import Callable, Coroutine, Sequence
 from itertools import count
 from typing import Any, Protocol, TypeVar
 
-from ...core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked
+from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked
 from ...core.quorum import Roll
 from ...errors import Unavailable, UsageError
 from ..port import Capabilities, Standing
-from .gate import Shut
-from .store import CLOSED, Store
+from . import faults
+from .entrance import CLOSED
+from .gate import Budget, Shut
+from .inbox import Inbox
+from .store import Store
 
 T = TypeVar("T")
 
@@ -38,13 +41,14 @@ class Transport(Protocol):
 class SqliteBackend:
     """Locks in an SQLite file, between the processes of one machine."""
 
-    capabilities = Capabilities(processes=True, hosts=False, survives=True, foreign=False)
+    capabilities = Capabilities(processes=True, hosts=False, survives=True, foreign=False, lines=True)
 
-    def __init__(self, store: Store, transport: Transport) -> None:
+    def __init__(self, store: Store, transport: Transport, inbox: Inbox) -> None:
         self.address = store.address
         self._store = store
         self._transport = transport
-        self._owed: dict[int, str] = {}  # request number: token
+        self._inbox = inbox
+        self._owed: dict[int, str] = {}  # request number: token; a second token has the complement of the number
         self._numbers = count()
         self._closed = False
         self._settled = False
@@ -95,6 +99,31 @@ class SqliteBackend:
         """See `port.Member.enroll`."""
         return self._ask("", within, self._store.enroll, (roll,))
 
+    def hand_over(self, name: str, token: str, heir: Claim, before: int, within: float) -> Coroutine[Any, Any, Handed]:
+        """See `port.Line.hand_over`. It is owed for both tokens."""
+        return self._ask(heir.token, within, self._store.hand_over, (name, token, heir, before), token)
+
+    async def open_inbox(self, within: float) -> str:
+        """See `port.Line.open_inbox`. No file is touched; it waits for its turn so that one is opened, and closed at last."""
+        if self._closed:
+            raise UsageError(CLOSED)
+        try:
+            return await self._transport.run(self._open_inbox, (), within, False)
+        except Shut as shut:
+            raise self._unavailable(within, shut, "no inbox was opened") from None
+
+    def _open_inbox(self, _: Budget) -> str:
+        try:
+            return self._inbox.open()
+        except OSError as error:
+            raise faults.mapped(error, self.address) from error
+
+    async def hear(self, until: float) -> list[Announced]:
+        """See `port.Line.hear`. Needs no file, so it keeps nobody from using it."""
+        if self._closed:
+            raise UsageError(CLOSED)
+        return await self._inbox.hear(until, self.address)
+
     def drop(self, token: str) -> None:
         """See `port.Member.drop`."""
         for number, whose in list(self._owed.items()):
@@ -120,26 +149,38 @@ class SqliteBackend:
         """See `port.Backend.close`. A second time is harmless; every other verb raises UsageError from now on."""
         if not self._closed:
             self._closed = True
-            await self._transport.close(self._store.close)
+            await self._transport.close(self._close)
 
-    async def _ask(self, token: str, within: float, verb: Callable[..., T], args: tuple[Any, ...]) -> T:
+    def _close(self) -> None:
+        self._inbox.close()
+        self._store.close()
+
+    async def _ask(self, token: str, within: float, verb: Callable[..., T], args: tuple[Any, ...], other: str = "") -> T:
         if self._closed:
             raise UsageError(CLOSED)
         number = next(self._numbers)
         if token:  # else nothing has to follow it
             self._owed[number] = token
+        if other:
+            self._owed[~number] = other
         try:
             answer = await self._transport.run(verb, args, within, False)
         except Shut as shut:
-            self._owed.pop(number, None)
+            self._answered(number)
             raise self._unavailable(within, shut, "nothing was written") from None
         except UsageError:
-            self._owed.pop(number, None)
+            self._answered(number)
             raise
         self._owed.pop(number, None)
+        if other:
+            self._owed.pop(~number, None)
         if not self._settled:
             self._settle()
         return answer
+
+    def _answered(self, number: int) -> None:
+        self._owed.pop(number, None)
+        self._owed.pop(~number, None)
 
     def _settle(self) -> None:
         self.address = self._store.address  # the first verb may have found that the default place is another one

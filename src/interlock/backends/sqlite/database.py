@@ -7,6 +7,9 @@ Invariants
 - *Adoption.* The first opener of a boot frees every lease (their times were read on a clock that is gone) and lifts the
   counter by JUMP, or to the wall clock if that is higher, with one fully synchronous commit. Ordinary commits are not
   synchronous, so a power cut may lose the last ones; it also ends the boot, and JUMP exceeds all fences of a boot.
+- *Versions.* A file of an older version is brought up to date by whoever opens it, in one transaction. An older interlock then
+  refuses it, in words. One that has it open already goes on: it excludes as ever, it serves nobody who waits in line, and those
+  find the lock when they claim again.
 - What another process opened (the parent, before a fork) is never used, closed or unlocked.
 """
 
@@ -25,11 +28,11 @@ from .gate import Budget, Gate, Shut, mode_of
 from .place import quoted
 
 APPLICATION_ID = 0x696C636B
-VERSION = 1
+VERSION = 2
 JUMP = 2**32
 GATE = "-gate"
 CHECKPOINT_PAGES = 2000  # two megabytes of log: the two fsyncs of a checkpoint come once in about 700 grants
-SCHEMA = os.path.join(os.path.dirname(__file__), "schema.sql")
+STEPS = ("schema.sql", "line.sql")  # each makes the version of its number out of the one before
 
 Execute = Callable[..., sqlite3.Cursor]
 
@@ -89,10 +92,7 @@ class Database:
         connection = sqlite3.connect(self._path, timeout=patience, isolation_level=None, check_same_thread=False)
         self._connection = connection
         connection.execute("PRAGMA synchronous = FULL")
-        # A process that was killed while making the file leaves a header, which SQLite takes back by now.
-        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            with open(SCHEMA, encoding="utf-8") as schema:
-                connection.executescript(schema.read())
+        _bring_up_to_date(connection, address)
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise faults.no_log(address, mode)
@@ -176,8 +176,20 @@ def _probe(path: str, address: str) -> None:
         connection.close()
     if application != APPLICATION_ID:
         raise faults.foreign(address)
-    if version != VERSION:
+    if not 1 <= version <= VERSION:
         raise faults.other_version(address, version)
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, address: str) -> None:
+    # Asked of SQLite: it takes back what somebody who was killed had begun, and sees what is not in the main file yet.
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > VERSION:
+        raise faults.other_version(address, version)
+    for step in STEPS[version:]:
+        with open(os.path.join(os.path.dirname(__file__), step), encoding="utf-8") as script:
+            connection.executescript(script.read())
+    if version < VERSION:  # into the main file, where an older interlock reads that the file is none of its own any more
+        connection.execute("PRAGMA wal_checkpoint(FULL)")
 
 
 def _adopt(execute: Execute, boot: str, wall_ms: Callable[[], int], seen: int) -> None:
@@ -190,6 +202,7 @@ def _adopt(execute: Execute, boot: str, wall_ms: Callable[[], int], seen: int) -
         # A clock beyond 2094 is wrong, and believing it would use up all fences there are.
         lifted = max(lifted + JUMP, floor if floor < fences.MAX_FENCE - JUMP else 0)
         execute("DELETE FROM entries")
+        execute("DELETE FROM line")
         execute("UPDATE clock SET horizon = 9e999, low = 9e999, hand_name = '', hand_arrival = 0 WHERE id = 1")
     if lifted != counter or stored != boot:
         execute("UPDATE clock SET boot = ?, counter = ? WHERE id = 1", (boot, lifted))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...runtime.base import Runtime
 from ..port import Backend
 from .backend import SqliteBackend, Transport
+from .inbox import Inbox
 from .place import Place, parse
 from .store import Store
 
@@ -29,4 +30,4 @@ def open_place(place: Place, runtime: Runtime) -> SqliteBackend:
         from .blocking import BlockingTransport
 
         transport = BlockingTransport()
-    return SqliteBackend(store, transport)
+    return SqliteBackend(store, transport, Inbox(runtime))

@@ -1,8 +1,8 @@
--- The embedded store, version 1. Run once, on an empty file, as one transaction.
+-- The embedded store, version 1. Run once, on an empty file, as one transaction. line.sql makes version 2 of it.
 --
 -- Invariants
 --   * `clock` has one row. Its counter only ever grows, so fences grow for every name although no name leaves a row behind.
---   * An entry with a fence holds its name; an entry without one waits for it. Order is `arrival`, drawn from the counter.
+--   * An entry holds its name. (Who waits is in `line`, since version 2; no entry was ever written without a fence.)
 --   * `expires` is seconds on the machine's boot-time clock and means something during the boot in `clock.boot` only.
 --   * application_id is in the main file before anything is ever written to a write-ahead log, so that a reader who may
 --     not touch the file can tell from its header alone that it is ours.
@@ -32,7 +32,7 @@ CREATE TABLE entries (
     name TEXT NOT NULL,
     arrival INTEGER NOT NULL,
     token TEXT NOT NULL,
-    fence INTEGER,  -- NULL: waiting
+    fence INTEGER,
     expires REAL NOT NULL,
     PRIMARY KEY (name, arrival)
 ) WITHOUT ROWID;

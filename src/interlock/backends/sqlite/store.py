@@ -4,55 +4,46 @@ Invariants
 - Every verb is one transaction, inside the gate, in a file that is still at its path.
 - The clock is read inside the transaction, so a wait at the gate shortens no lease and revives none.
 - A grant draws its fence from the one counter of the file, in the transaction that stores it.
+- Whoever is served in line is told after the commit, so nobody hears of a grant that is not in the file.
 - `Shut` means that nothing was asked of the file. Any other error, and any interruption, ends in a rollback.
 
-Used by one thread at a time; the transports see to that. The file is long because its verbs are written flat, for speed.
+Used by one thread at a time; the transports see to that.
 """
 
 from __future__ import annotations
 
-import os
-import sqlite3
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from math import inf
-from time import sleep
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
-from weakref import finalize
+from typing import Any
 
 from ...core import fence as fences
-from ...core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked, free
+from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked, free
 from ...core.fence import MAX_FENCE
 from ...core.quorum import Roll
 from ...core.token import owner_of
 from ...errors import UsageError
-from . import faults
-from .boot import boot_id
-from .database import Database, Execute, look_before_the_gate, size_of
-from .gate import FIRST_PAUSE, LONGEST_PAUSE, Budget, Shut
-from .place import Place
+from . import faults, inbox, line
+from .database import Database, Execute, size_of
+from .entrance import Entrance, whole
+from .gate import Budget
 from .sweep import STEP, Walk, walked
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-CLOSED = "this client is closed; nothing was written. Make a new one"
-CLOSE_PATIENCE = 1.0
 # No RETURNING anywhere: SQLite builds a temporary table for it, which costs more than the statement itself.
 LOOK = """
     SELECT clock.boot, clock.counter, clock.horizon, clock.low, clock.hand_name, clock.hand_arrival,
-           entries.arrival, entries.token, entries.fence, entries.expires
-    FROM clock LEFT JOIN entries ON entries.name = ? AND entries.fence IS NOT NULL
+           EXISTS (SELECT 1 FROM line WHERE name = ?), entries.arrival, entries.token, entries.fence, entries.expires
+    FROM clock LEFT JOIN entries ON entries.name = ?
     WHERE clock.id = 1
 """
-HOLDER = "SELECT arrival, token, fence, expires FROM entries WHERE name = ? AND fence IS NOT NULL"
+HOLDER = "SELECT arrival, token, fence, expires FROM entries WHERE name = ?"
 NOBODY: tuple[Any, ...] = (None, None, None, None)  # what HOLDER finds where there is none
 COUNT = "UPDATE clock SET counter = ? WHERE id = 1"
 GRANT = "INSERT INTO entries (name, arrival, token, fence, expires) VALUES (?, ?, ?, ?, ?)"
 RENEW = "UPDATE entries SET expires = ?, fence = ? WHERE name = ? AND arrival = ?"
 FORGET = "DELETE FROM entries WHERE name = ? AND arrival = ?"
-RELEASE = "DELETE FROM entries WHERE name = ? AND token = ? AND fence IS NOT NULL AND expires > ?"
-REMOVE = "DELETE FROM entries WHERE name = ? AND token = ?"
+RELEASE = """
+    DELETE FROM entries WHERE name = ? AND token = ? AND expires > ? AND NOT EXISTS (SELECT 1 FROM line WHERE name = ?)
+"""
 NOTE = "UPDATE clock SET horizon = min(horizon, ?), low = min(low, ?) WHERE id = 1"
 ROLL = "SELECT longest, seed FROM roll WHERE id = 1"
 LONGEST = "UPDATE roll SET longest = ? WHERE longest < ?"
@@ -60,42 +51,8 @@ NEXT = "SELECT name, arrival, expires FROM entries WHERE (name, arrival) > (?, ?
 SWEPT = "UPDATE clock SET horizon = ?, low = ?, hand_name = ?, hand_arrival = ? WHERE id = 1"
 
 
-def _whole(verb: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Store, P], T]:
-    """Around each verb: whatever happens in it, nothing is left half done and the gate is left open."""
-
-    @wraps(verb)
-    def whole(store: Store, /, *args: P.args, **none: P.kwargs) -> T:
-        try:
-            return verb(store, *args, **none)
-        except BaseException as error:
-            store._failed(error, cast(Budget, args[-1]))
-            raise
-        finally:
-            store._leave()
-
-    return whole
-
-
-class Store:
+class Store(Entrance):
     """The leases in one file."""
-
-    def __init__(
-        self, place: Place, now: Callable[[], float], wall_ms: Callable[[], int], boot: Callable[[], str] = boot_id
-    ) -> None:
-        """Touches nothing yet. `now` is the machine's boot-time clock, `boot` says which boot it counts from."""
-        self._place = place
-        self._now = now
-        self._wall_ms = wall_ms
-        self._boot = boot
-        self._seen = 0  # the highest fence given out here: a file that replaces ours must continue above it
-        self._closed = False
-        self._database: Database | None = None
-        self._closer: finalize[..., Any] | None = None  # for those who forget to close
-
-    @property
-    def address(self) -> str:
-        """Where the file is; the default place may turn out to be another one at the first verb."""
-        return self._place.address
 
     # The verbs; see `port.Backend` for what they mean. Each raises Shut, Unavailable or UsageError. They are written flat on
     # purpose: a lock costs forty microseconds here, and ten of them would go into handing arguments down.
@@ -110,28 +67,38 @@ class Store:
         """One claim as a node of a quorum."""
         return self._claim(claim, proposal, budget)
 
-    @_whole
+    @whole
     def _claim(self, claim: Claim, proposal: int | None, budget: Budget) -> Granted | Refused | Unmarked:
-        name, token, ttl, _ = claim
         database = self._enter(budget)
         execute = database.execute
-        _, counter, horizon, low, hand, hand_arrival, arrival, holder, fence, expires = self._begin(database, budget, name)
+        found = self._begin(database, budget, claim.name)
         if proposal is not None:
             if execute(ROLL).fetchone() is None:
                 execute("ROLLBACK")
                 return Unmarked()
-            execute(LONGEST, (ttl, ttl))
-        now = self._now()
+            execute(LONGEST, (claim.ttl, claim.ttl))
+        answer = self._admit(execute, found, claim, proposal, self._now())
+        execute("ROLLBACK" if type(answer) is Refused and claim.place is None else "COMMIT")
+        return answer
+
+    def _admit(
+        self, execute: Execute, found: tuple[Any, ...], claim: Claim, proposal: int | None, now: float
+    ) -> Granted | Refused:
+        """Decide on a claim, inside a transaction. `found` is the row of LOOK."""
+        name, token, ttl, place = claim
+        _, counter, horizon, low, hand, hand_arrival, waits, arrival, holder, fence, expires = found
+        if arrival is not None and expires > now and holder != token:
+            if place is not None:
+                line.join(execute, name, token, place, expires)
+            return Refused(expires - now, owner_of(holder), (), now)
+        if waits:
+            execute(line.LEAVE, (name, token))
         ends = now + ttl
         if arrival is not None:
             if expires > now:
-                if holder != token:
-                    execute("ROLLBACK")
-                    return Refused(expires - now, owner_of(holder))
                 execute(RENEW, (ends, fence, name, arrival))
                 if ends < horizon or ends < low:
                     execute(NOTE, (ends, ends))
-                execute("COMMIT")
                 return Granted(fence, ttl)
             execute(FORGET, (name, arrival))
         fence = counter + 1
@@ -145,7 +112,6 @@ class Store:
             execute(NOTE, (ends, ends))
         if now >= horizon:
             self._sweep(execute, Walk(horizon, min(low, ends), hand, hand_arrival), now)
-        execute("COMMIT")
         self._seen = fence
         return Granted(fence, ttl)
 
@@ -153,7 +119,7 @@ class Store:
         """One extension."""
         return self.renew((lease,), budget)[0]
 
-    @_whole
+    @whole
     def renew(self, leases: Sequence[Renewal], budget: Budget) -> list[Granted | Gone]:
         """Many extensions."""
         if not leases:
@@ -162,7 +128,7 @@ class Store:
             raise UsageError(f"a fence is below 2**53, {highest} is not; nothing was written")
         database = self._enter(budget)
         execute = database.execute
-        _, counter, horizon, low, _, _, *found = self._begin(database, budget, leases[0].name)  # the first comes with it
+        _, counter, horizon, low, _, _, _, *found = self._begin(database, budget, leases[0].name)  # the first comes with it
         now = self._now()
         answers: list[Granted | Gone] = []
         high, longest, soonest = counter, 0.0, inf
@@ -185,17 +151,56 @@ class Store:
         execute("COMMIT")
         return answers
 
-    @_whole
+    @whole
     def release(self, name: str, token: str, budget: Budget) -> bool:
         """One release."""
         database = self._enter(budget)
-        # Single statements, each its own transaction: cheaper than BEGIN and COMMIT around them.
-        if self._patiently(database, budget, RELEASE, (name, token, self._now())).rowcount:
+        # A single statement is its own transaction, and cheaper than BEGIN and COMMIT around one.
+        if self._patiently(database, budget, RELEASE, (name, token, self._now(), name)).rowcount:
             return True
-        self._patiently(database, budget, REMOVE, (name, token))  # it had expired; do not leave the row
-        return False
+        execute = database.execute
+        found = self._begin(database, budget, name)
+        held, served = self._vacate(execute, found, name, token, self._now())
+        if not held:
+            execute(line.LEAVE, (name, token))
+        execute("COMMIT")
+        if served is not None:
+            inbox.send(*served)
+        return held
 
-    @_whole
+    @whole
+    def hand_over(self, name: str, token: str, heir: Claim, before: int, budget: Budget) -> Handed:
+        """One release and the heir's claim."""
+        database = self._enter(budget)
+        execute = database.execute
+        found, now = self._begin(database, budget, name), self._now()
+        held, served = self._vacate(execute, found, name, token, now, before)
+        answer = self._admit(execute, execute(LOOK, (heir.name, heir.name)).fetchone(), heir, None, now)
+        execute("COMMIT")
+        if served is not None:
+            inbox.send(*served)
+        return Handed(held, answer)
+
+    def _vacate(
+        self, execute: Execute, found: tuple[Any, ...], name: str, token: str, now: float, before: int = line.EVERYBODY
+    ) -> tuple[bool, tuple[str, Announced] | None]:
+        """End the token's lease and write the name for the next in line who arrived before `before`, inside a transaction.
+
+        Whether it held the name; and whom to tell what, after the commit.
+        """
+        _, counter, *_, waits, arrival, holder, _, expires = found
+        if holder != token:
+            return False, None
+        execute(FORGET, (name, arrival))
+        if expires <= now:
+            return False, None
+        if not waits or counter >= MAX_FENCE or (waiter := line.following(execute, name, before)) is None:
+            return True, None
+        granted = self._admit(execute, (*found[:7], *NOBODY), Claim(name, waiter.token, waiter.ttl), None, now)
+        assert isinstance(granted, Granted)  # noqa: S101 - nobody has it
+        return True, (waiter.inbox, Announced(name, waiter.token, granted.fence, granted.ttl, now))
+
+    @whole
     def inspect(self, name: str, budget: Budget) -> Entry:
         """One look. Makes no file: where there is none, nobody holds anything."""
         if self._database is None and not self._closed and not size_of(self._place.prepare(make=False)):
@@ -208,7 +213,7 @@ class Store:
             return free(name)
         return Entry(name, True, owner_of(holder), expires - now, fence)
 
-    @_whole
+    @whole
     def roll(self, budget: Budget) -> Roll | None:
         """The roll of the file."""
         database = self._enter(budget)
@@ -218,7 +223,7 @@ class Store:
         database.execute("ROLLBACK")
         return None if row is None else Roll(row[0], counter, row[1])
 
-    @_whole
+    @whole
     def enroll(self, roll: Roll, budget: Budget) -> bool:
         """Give the file a roll unless it has one."""
         database = self._enter(budget)
@@ -232,93 +237,19 @@ class Store:
         execute("COMMIT")
         return True
 
-    def close(self) -> None:
-        """Let go of the file. Leases stay. Every later verb raises UsageError."""
-        self._closed = True
-        self._drop(Budget(CLOSE_PATIENCE))
-
-    # The way in.
-
-    def _enter(self, budget: Budget) -> Database:
-        """Inside the gate, with the file that is at the path now."""
-        database = self._database
-        if database is not None and database.pid == os.getpid() and database.connected and database.enter(budget):
-            return database
-        return self._enter_anew(budget)
-
-    def _enter_anew(self, budget: Budget) -> Database:
-        """There is no file yet, or it is the parent's (after a fork), or it was deleted or replaced."""
-        for _ in range(100):
-            self._drop(budget)
-            if self._closed:
-                raise UsageError(CLOSED)
-            path = self._place.prepare()
-            look_before_the_gate(path, self.address)
-            database = self._database = Database(path)
-            self._closer = finalize(self, database.close, Budget(0))
-            if database.enter(budget):
-                database.connect(budget, self.address, self._boot(), self._wall_ms, self._seen)
-                return database
-        raise Shut("its files were deleted again and again")
-
     def _begin(self, database: Database, budget: Budget, name: str) -> tuple[Any, ...]:
         """Start a transaction that nobody can get between. The row of LOOK."""
         self._patiently(database, budget, "BEGIN IMMEDIATE", ())
-        row: tuple[Any, ...] = database.execute(LOOK, (name,)).fetchone()
+        row: tuple[Any, ...] = database.execute(LOOK, (name, name)).fetchone()
         if row[0] != database.boot:
             raise faults.two_clocks(self.address)
         return row
-
-    def _patiently(self, database: Database, budget: Budget, sql: str, args: tuple[Any, ...]) -> sqlite3.Cursor:
-        """Execute, and again while somebody who ignores the gate has locked the database."""
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                return database.execute(sql, args)
-            except sqlite3.OperationalError as error:
-                if not faults.is_busy(error) or budget.left() <= 0:
-                    raise
-            sleep(min(pause, max(budget.left(), 0.0)))
-            pause = min(2 * pause, LONGEST_PAUSE)
 
     def _sweep(self, execute: Execute, walk: Walk, now: float) -> None:
         rows = execute(NEXT, (walk.hand_name, walk.hand_arrival, STEP)).fetchall()
         further, dead = walked(walk, rows, now)
         for name, arrival in dead:
             execute(FORGET, (name, arrival))
+        if len(rows) < STEP:  # the walk is over: the line comes last
+            further = further._replace(horizon=min(further.horizon, line.sweep(execute, now)))
         execute(SWEPT, further)
-
-    # The way out.
-
-    def _failed(self, error: BaseException, budget: Budget) -> None:
-        """Nothing half done and nothing half open. Raises our error for a foreign one; otherwise the caller raises on."""
-        busy = isinstance(error, sqlite3.Error) and faults.is_busy(error)
-        broken = isinstance(error, sqlite3.Error | OSError) and not busy
-        if broken or not self._rolled_back():
-            self._drop(budget)  # the next verb starts from the path again
-        if busy:
-            raise Shut("somebody who does not use interlock has locked the database (an SQLite shell?)") from error
-        if isinstance(error, sqlite3.Error | OSError):
-            raise faults.mapped(error, self.address) from error
-
-    def _rolled_back(self) -> bool:
-        database = self._database
-        if database is None or not database.connected:
-            return False
-        try:
-            database.rollback()
-        except sqlite3.Error:
-            return False
-        return True
-
-    def _leave(self) -> None:
-        # In the `finally` of a `try` that covers the entering, so that no signal can leave the gate shut.
-        if self._database is not None:
-            self._database.leave()
-
-    def _drop(self, budget: Budget) -> None:
-        database, self._database = self._database, None
-        closer, self._closer = self._closer, None
-        ours = closer is None or closer.detach() is not None  # else the finalizer closed it, at exit
-        if database is not None and ours:
-            database.close(budget)

@@ -3,10 +3,12 @@
 An index by expiry would find them at once and make every claim and release a third dearer. Instead the file remembers a
 moment before which no row can have expired (`horizon`). Until then nobody looks. After it, each grant walks a few rows
 further along the primary key, from where the last one stopped (`hand`), until the table has been walked once; the
-earliest expiry met on the way (`low`) is the next horizon.
+earliest expiry met on the way (`low`) is the next horizon. The line of those who wait is short and looked at as a whole, at the
+end of a walk.
 
 Invariants
-- No row expires before `horizon`, except rows that expired already and wait for the hand.
+- No row expires before `horizon`, except rows that expired already and wait for the hand. (One in line expires after the lease
+  that it waits for, so it need not be noted.)
 - During a walk, no row behind the hand expires before `low`.
 - Whoever gives a row an earlier expiry than either lowers both in the same transaction.
 - A grant adds one row and walks STEP, so the dead are never many more than the living.

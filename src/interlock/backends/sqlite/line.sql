@@ -1,0 +1,23 @@
+-- Version 2 of the embedded store: those who wait for a name. Run once, on a file of version 1, as one transaction.
+--
+-- Invariants
+--   * A token is at most once in the line of a name, and never while it holds the name.
+--   * `expires` is on the clock of `entries.expires`; a row that is not refreshed until then is swept. See line.py.
+
+BEGIN EXCLUSIVE;
+
+PRAGMA user_version = 2;
+
+CREATE TABLE line (
+    name TEXT NOT NULL,
+    token TEXT NOT NULL,
+    arrival INTEGER NOT NULL,
+    inbox TEXT NOT NULL,
+    ttl REAL NOT NULL,  -- how long a grant lasts that finds it waiting
+    expires REAL NOT NULL,
+    PRIMARY KEY (name, token)
+) WITHOUT ROWID;
+
+CREATE INDEX line_order ON line (name, arrival, token);
+
+COMMIT;
