@@ -18,7 +18,7 @@ def test_conformance(case: Case, colour: str, store: str) -> None:
 
 def test_what_each_store_declares(store: str) -> None:
     declared = {
-        "memory": Capabilities(processes=False, hosts=False, survives=False, foreign=False),
+        "memory": Capabilities(processes=False, hosts=False, survives=False, foreign=False, lines=True),
         "sqlite": Capabilities(processes=True, hosts=False, survives=True, foreign=False, lines=True),
         "redis": Capabilities(processes=True, hosts=True, survives=True, foreign=True),
     }

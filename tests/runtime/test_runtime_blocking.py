@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from interlock.errors import UsageError
-from interlock.runtime import blocking
+from interlock.runtime import stepping as blocking
 from interlock.runtime.base import now
 from interlock.runtime.blocking import BlockingRuntime, Wait, run, wait
 
