@@ -48,7 +48,7 @@ class Ban(NamedTuple):
 BANS = [
     Ban("core/*", {"time", "random", "socket", "threading", "asyncio", "select", "os", "secrets"}),
     Ban("flow/*", {"asyncio", "threading", "time", "random", "socket"}),
-    Ban("backends/*", {"asyncio", "threading"}, save=("*/aio.py", "*/blocking.py")),
+    Ban("backends/*", {"asyncio", "threading"}, save=("*/aio.py", "*/aio_wire.py", "*/blocking.py")),
     Ban("backends/*/blocking.py", {"asyncio"}),
     Ban("runtime/*", {"asyncio"}, save=("runtime/aio.py",)),
     Ban("api/*", {"asyncio"}, save=("api/aclient.py",)),

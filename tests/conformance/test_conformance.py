@@ -8,6 +8,9 @@ from interlock import Client
 from interlock.backends.port import Capabilities
 from interlock.testing.conformance import CASES, Case, cases_for, run_case
 from interlock.testing.faces import COLOURS, Kit
+from interlock.testing.lines import LINE_CASES
+
+from ..conftest import store_url
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -16,11 +19,18 @@ def test_conformance(case: Case, colour: str, store: str) -> None:
     run_case(case, store, colour)
 
 
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("case", LINE_CASES, ids=str)
+@pytest.mark.parametrize("kind", ["memory", "valkey", "redis"])  # what each store declares is pinned below
+def test_a_line(case: Case, colour: str, kind: str, request: pytest.FixtureRequest) -> None:
+    run_case(case, store_url(request, kind), colour)
+
+
 def test_what_each_store_declares(store: str) -> None:
     declared = {
         "memory": Capabilities(processes=False, hosts=False, survives=False, foreign=False, lines=True),
         "sqlite": Capabilities(processes=True, hosts=False, survives=True, foreign=False, lines=True),
-        "redis": Capabilities(processes=True, hosts=True, survives=True, foreign=True),
+        "redis": Capabilities(processes=True, hosts=True, survives=True, foreign=True, lines=True),
     }
     with Client(store) as client:
         assert client._site.backend.capabilities == declared[store.partition(":")[0]]

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from interlock.backends.port import Backend
 from interlock.backends.registry import open_backend
-from interlock.core.claim import Claim, Entry, Gone, Granted, Refused, Renewal
+from interlock.core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Place, Refused, Renewal
 from interlock.runtime.aio import AsyncioRuntime
 from interlock.runtime.blocking import BlockingRuntime, run
 
@@ -40,7 +40,9 @@ class Subject:
             self._runner = None
             self.step = run
             runtime = BlockingRuntime()
-        self.backend: Backend = open_backend(url, runtime)
+        self.backend: Any = open_backend(url, runtime)
+        self.now = runtime.now
+        self.inbox = ""
         self.fences: dict[str, list[int]] = {}
 
     def rank(self, name: str, fence: int | None) -> int | None:
@@ -58,11 +60,18 @@ class Subject:
                 return "granted", self.rank(name, fence), ttl
             case Refused(after, owner):
                 return "refused", round(after, -2), owner
+            case Handed(held, heir):
+                return "handed", held, self.plain(name, heir)
+            case Announced(name, token, fence, ttl):
+                return "announced", name, token, self.rank(name, fence), ttl
             case Gone(taken):
                 return "gone", taken
             case Entry(name, held, owner, remaining, fence):
                 return name, held, owner, round(remaining, -2), self.rank(name, fence)
         return answer
+
+    def heard(self, wait: float) -> list[Any]:
+        return [self.plain(one.name, one) for one in self.step(self.backend.hear(self.now() + wait))]
 
     def close(self) -> None:
         self.step(self.backend.close())
@@ -78,21 +87,63 @@ def machine(url: Callable[[], str], colour: str) -> type[RuleBasedStateMachine]:
             self.names = [f"{run_id}:{name}" for name in NAMES]
             self.tokens = [f"{uuid.uuid4().hex}~host:{n}" for n in range(3)]
             self.subjects = [Subject(f"memory://{run_id}", "blocking"), Subject(url(), colour)]
+            self.lines = self.subjects[1].backend.capabilities.lines
+            if self.lines:
+                for subject in self.subjects:
+                    subject.inbox = subject.step(subject.backend.open_inbox(5.0))
 
         def ask(self, name: str, question: Callable[[Backend], Coroutine[Any, Any, Any]]) -> Any:
             spec, store = (s.plain(name, s.step(question(s.backend))) for s in self.subjects)
             assert store == spec
+            if self.lines:
+                told = self.subjects[0].heard(0.0)
+                assert self.subjects[1].heard(5.0 if told else 0.0) == told
             return spec
+
+        def token(self, n: int, t: int) -> str:
+            """A token is used for one name only."""
+            return f"{self.tokens[t]}:{n}"
+
+        def place(self, backend: Backend, arrival: int) -> Place:
+            (inbox,) = (subject.inbox for subject in self.subjects if subject.backend is backend)
+            return Place(arrival, inbox, LONG)
+
+        @precondition(lambda self: self.lines)
+        @rule(n=st.integers(0, 1), t=st.integers(0, 2), arrival=st.integers(1, 9))
+        def stand(self, n: int, t: int, arrival: int) -> None:
+            name, token = self.names[n], self.token(n, t)
+            self.ask(name, lambda b: b.claim(Claim(name, token, LONG, self.place(b, arrival)), 5.0))
+
+        @precondition(lambda self: self.lines)
+        @rule(
+            n=st.integers(0, 1),
+            t=st.integers(0, 2),
+            other=st.integers(1, 2),
+            arrival=st.integers(1, 9),
+            before=st.integers(0, 9),
+        )
+        def hand_over(self, n: int, t: int, other: int, arrival: int, before: int) -> None:
+            name, token, heir = self.names[n], self.token(n, t), self.token(n, (t + other) % 3)
+            self.ask(
+                name,
+                lambda b: b.hand_over(name, token, Claim(name, heir, 2 * LONG, self.place(b, arrival)), before, 5.0),
+            )
+
+        @precondition(lambda self: self.lines)
+        @rule(n=st.integers(0, 1), t=st.integers(0, 2))
+        def undo(self, n: int, t: int) -> None:
+            name, token = self.names[n], self.token(n, t)
+            self.ask(name, lambda b: b.undo(name, token, 5.0))
 
         @rule(n=st.integers(0, 3), t=st.integers(0, 2), ttl=st.sampled_from([LONG, 2 * LONG]))
         def claim(self, n: int, t: int, ttl: float) -> None:
             name = self.names[n]
-            self.ask(name, lambda b: b.claim(Claim(name, self.tokens[t], ttl), 5.0))
+            self.ask(name, lambda b: b.claim(Claim(name, self.token(n, t), ttl), 5.0))
 
         @rule(n=st.integers(0, 3), t=st.integers(0, 2), ttl=st.sampled_from([LONG, 3 * LONG]))
         def extend(self, n: int, t: int, ttl: float) -> None:
             name = self.names[n]
-            self.ask(name, lambda b: b.extend(name, self.tokens[t], ttl, 5.0))
+            self.ask(name, lambda b: b.extend(name, self.token(n, t), ttl, 5.0))
 
         @rule(
             batch=st.lists(
@@ -105,7 +156,7 @@ def machine(url: Callable[[], str], colour: str) -> type[RuleBasedStateMachine]:
             for subject in self.subjects:
                 tops = {n: max(subject.fences.get(self.names[n]) or [0]) for n in range(4)}
                 leases = [
-                    Renewal(self.names[n], self.tokens[t], ttl, tops[n] + (3000 if raised else 0))
+                    Renewal(self.names[n], self.token(n, t), ttl, tops[n] + (3000 if raised else 0))
                     for n, t, ttl, raised in batch
                 ]
                 given = subject.step(subject.backend.renew(leases, 5.0))
@@ -119,7 +170,7 @@ def machine(url: Callable[[], str], colour: str) -> type[RuleBasedStateMachine]:
             answers = []
             for subject in self.subjects:
                 top = max(subject.fences.get(name) or [0])
-                answer = subject.step(subject.backend.extend(name, self.tokens[t], LONG, 5.0, fence=top + 5000))
+                answer = subject.step(subject.backend.extend(name, self.token(n, t), LONG, 5.0, fence=top + 5000))
                 assert isinstance(answer, Gone) or answer.fence == top + 5000
                 answers.append(subject.plain(name, answer))
             assert answers[0] == answers[1]
@@ -127,12 +178,12 @@ def machine(url: Callable[[], str], colour: str) -> type[RuleBasedStateMachine]:
         @rule(n=st.integers(0, 3), t=st.integers(0, 2))
         def release(self, n: int, t: int) -> None:
             name = self.names[n]
-            self.ask(name, lambda b: b.release(name, self.tokens[t], 5.0))
+            self.ask(name, lambda b: b.release(name, self.token(n, t), 5.0))
 
         @rule(n=st.integers(0, 3), t=st.integers(0, 2))
         def lapse(self, n: int, t: int) -> None:
             name = self.names[n]
-            self.ask(name, lambda b: b.extend(name, self.tokens[t], 0.01, 5.0))
+            self.ask(name, lambda b: b.extend(name, self.token(n, t), 0.01, 5.0))
             time.sleep(0.015)
 
         @rule(n=st.integers(0, 3))
@@ -142,9 +193,10 @@ def machine(url: Callable[[], str], colour: str) -> type[RuleBasedStateMachine]:
 
         def teardown(self) -> None:
             for subject in getattr(self, "subjects", []):
-                for name in self.names:
-                    for token in self.tokens:
-                        subject.step(subject.backend.release(name, token, 5.0))
+                for n, name in enumerate(self.names):
+                    for _ in range(2):  # the first round may serve somebody
+                        for t in range(3):
+                            subject.step(subject.backend.release(name, self.token(n, t), 5.0))
                 subject.close()
 
     return Comparison

@@ -177,20 +177,22 @@ class MemoryBackend:
             ours = held is not None and held.token == token
             if ours:
                 del memory.held[name]
+                self._leave_line(name, heir.token)
                 self._serve(name, before)
             return Handed(ours, self._claim(heir, 0))
 
     def _line_up(self, claim: Claim) -> None:
-        line = self._memory.lines.setdefault(claim.name, [])
-        if claim.place is not None and all(token != claim.token for _, token, _ in line):
-            insort(line, (claim.place.arrival, claim.token, claim.place))
+        if claim.place is not None:
+            line = self._memory.lines.setdefault(claim.name, [])
+            if all(token != claim.token for _, token, _ in line):
+                insort(line, (claim.place.arrival, claim.token, claim.place))
 
-    def _leave_line(self, name: str, token: str) -> None:
+    def _leave_line(self, name: str, token: str) -> bool:
         lines = self._memory.lines
-        if name in lines:
-            lines[name] = [entry for entry in lines[name] if entry[1] != token]
-            if not lines[name]:
-                del lines[name]
+        before = lines.pop(name, [])
+        if after := [entry for entry in before if entry[1] != token]:
+            lines[name] = after
+        return len(after) < len(before)
 
     def _serve(self, name: str, before: int | None = None) -> None:
         """Give a free name to the first in line who can be told; only to those who came earlier than `before`."""
@@ -228,8 +230,9 @@ class MemoryBackend:
             return inbox.take() if self._inbox in memory.inboxes else []
 
     async def undo(self, name: str, token: str, within: float) -> bool:
-        """See `port.Backend.undo`. Nothing is ever on its way here."""
-        return False
+        """See `port.Backend.undo`. Nothing is ever on its way here, but the token may stand in line."""
+        with self._memory.guard:
+            return self._leave_line(name, token)
 
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`."""

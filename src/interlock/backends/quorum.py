@@ -37,7 +37,8 @@ class QuorumBackend:
 
     def __init__(self, members: Sequence[Member], runtime: Runtime) -> None:
         self.address = f"quorum of {len(members)} ({', '.join(member.address for member in members)})"
-        self.capabilities = Capabilities(*(all(parts) for parts in zip(*(m.capabilities for m in members), strict=True)))
+        common = Capabilities(*(all(parts) for parts in zip(*(m.capabilities for m in members), strict=True)))
+        self.capabilities = common._replace(lines=False)  # each node might serve another
         self.electorate = Electorate(members, runtime, self.address)
         self.nodes, self.needed = self.electorate.nodes, self.electorate.needed
         self._runtime = runtime

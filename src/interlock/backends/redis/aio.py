@@ -10,99 +10,22 @@ Rules of the file
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 from ...errors import Unavailable, UsageError
 from ...runtime import forks
-from .backend import Undo
+from .aio_wire import BROKEN, LATE, AsyncEar, Stream, Wire, settle
 from .connect import Recipe
-from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
+from .resp import Reply
+from .transport import Undo
 
 OVERDUE = 5.0  # seconds after which an answer that nobody waits for is not expected any more
 CLOSING = 1.0  # seconds for the goodbyes of connections
-LATE: Final = object()
-BROKEN: Final = object()
-
-
-class Asked(NamedTuple):
-    """A request on the wire."""
-
-    mark: bytes
-    future: asyncio.Future[Any]
-    at: float
-
-
-class Wire(asyncio.Protocol):
-    """One connection. redis-py opened it and did the handshake; from then on its bytes come here."""
-
-    def __init__(self, connection: Any) -> None:
-        # The writer is kept alive: it closes the connection when it is collected.
-        self._writer: asyncio.StreamWriter = connection._writer
-        connection._reader = connection._writer = None  # ours now: redis-py would close it with its object
-        self._transport = cast(asyncio.Transport, self._writer.transport)
-        self._transport.set_protocol(self)
-        self._waiting: deque[Asked] = deque()
-        self._parser = Parser()
-        self.gone = asyncio.get_running_loop().create_future()  # until the close is done
-        self.dead = False
-        self.forgetful = False  # an error came that nobody read: the node may have lost its scripts
-        self.users = 0  # requests whose callers do not have their answers yet
-
-    def send(self, request: bytes, mark: bytes) -> asyncio.Future[Any]:
-        """Put a request on the wire. The future becomes its reply, or BROKEN."""
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        if self.dead or self._transport.is_closing():
-            future.set_result(BROKEN)
-        else:
-            self._waiting.append(Asked(mark, future, loop.time()))
-            self._transport.write(request)
-        return future
-
-    def data_received(self, data: bytes) -> None:
-        """Give each reply to the request whose mark it carries; one whose caller has left is dropped."""
-        self._parser.feed(data)
-        try:
-            while (reply := self._parser.next()) is not INCOMPLETE:
-                mark, future, _ = self._waiting.popleft()
-                # Replies come in order: when one is missing it will never come, and its request stays unanswered.
-                while not (answers(cast(Reply, reply), mark) or isinstance(reply, ErrorReply)):
-                    _settle(future, BROKEN)
-                    mark, future, _ = self._waiting.popleft()
-                if future.done() and isinstance(reply, ErrorReply):
-                    self.forgetful = True
-                _settle(future, reply)
-        except (ProtocolError, IndexError):  # not RESP, or a reply to nothing that was asked
-            self.close()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Tell everybody who waits."""
-        self.dead = True
-        for asked in self._waiting:
-            _settle(asked.future, BROKEN)
-        self._waiting.clear()
-        if not self.gone.done():
-            self.gone.set_result(None)
-
-    def lag(self, now: float) -> float:
-        """For how long the oldest request has been without a reply."""
-        return now - self._waiting[0].at if self._waiting and not self.dead else 0.0
-
-    def close(self, last: bytes = b"") -> None:
-        """Close it, after one last thing to send. What was sent before still reaches the peer."""
-        if last and not self.dead:
-            self._transport.write(last)
-        self.dead = True
-        self._writer.close()
-
-    def abort(self) -> None:
-        """No goodbye. Harmless when it is closed."""
-        self._transport.abort()
 
 
 class AsyncTransport:
-    """See `backend.Transport`."""
+    """See `transport.Transport`."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.age = 0
@@ -111,25 +34,27 @@ class AsyncTransport:
         self._connecting: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owing: dict[str, tuple[Wire, Undo, float]] = {}  # and since when
+        self._ears: set[AsyncEar] = set()
         self._closed = False
         forks.watch(self)
 
     def disown(self) -> None:
         """See `forks`. To close a connection here would take it out of the parent's epoll set as well."""
-        forks.keep((self._wire, list(self._owing.values())))
-        self._wire, self._closed = None, True
+        forks.keep((self._wire, list(self._owing.values()), self._ears))
+        self._wire, self._ears, self._closed = None, set(), True
         self._owing.clear()
 
-    async def call(self, request: bytes, mark: bytes, token: str, within: float, undo: Undo = None) -> Reply:
-        """See `backend.Transport.call`."""
+    async def call(self, request: bytes, mark: bytes, tokens: Sequence[str], within: float, undo: Undo = None) -> Reply:
+        """See `transport.Transport.call`."""
         until = self._enter() + within
-        wire = self._owed_on(token) or await self._take(until)
-        reply = await self._exchange(wire, request, mark, token, until, undo)
-        self.drop(token)
+        wire = next(filter(None, map(self._owed_on, tokens)), None) if self._owing else None
+        reply = await self._exchange(wire or await self._take(until), request, mark, tokens, until, undo)
+        for token in tokens:
+            self.drop(token)
         return reply
 
     async def follow(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
-        """See `backend.Transport.follow`."""
+        """See `transport.Transport.follow`."""
         until = self._enter() + within
         if token not in self._owing:
             return None
@@ -137,28 +62,45 @@ class AsyncTransport:
             wire = self._owed_on(token)
             if wire is not None:
                 try:
-                    return await self._exchange(wire, request, mark, token, until, None)
+                    return await self._exchange(wire, request, mark, (token,), until, None)
                 except Unavailable as error:
                     if error.cause != "closed":
                         raise
-            return await self._exchange(await self._take(until), request, mark, token, until, None)
+            return await self._exchange(await self._take(until), request, mark, (token,), until, None)
         finally:
             self.drop(token)
 
     def drop(self, token: str) -> None:
-        """See `backend.Transport.drop`."""
+        """See `transport.Transport.drop`."""
         if (owing := self._owing.pop(token, None)) is not None:
             self._sweep(owing[0])
 
     def lag(self) -> float:
-        """See `backend.Transport.lag`."""
+        """See `transport.Transport.lag`."""
         return self._wire.lag(self._enter()) if self._wire is not None else 0.0
 
+    async def listen(self, within: float) -> AsyncEar:
+        """See `transport.Transport.listen`."""
+        until = self._enter() + within
+        try:
+            async with asyncio.timeout_at(until):
+                ear = AsyncEar(await self._connect(until), self._recipe.address)
+        except TimeoutError as error:
+            raise self._recipe.explain(error) or error from error
+        self._ears = {other for other in self._ears if not other.dead} | {ear}
+        if self._closed:  # meanwhile
+            ear.close()
+            self._enter()
+        return ear
+
     async def close(self) -> None:
-        """See `backend.Transport.close`."""
+        """See `transport.Transport.close`."""
         self._closed = True
-        wires = {wire for wire, *_ in self._owing.values()} | ({self._wire} if self._wire is not None else set())
+        wires: set[Stream] = {*self._ears, *(wire for wire, *_ in self._owing.values())}
+        if self._wire is not None:
+            wires.add(self._wire)
         self._wire = None
+        self._ears.clear()
         self._owing.clear()
         for wire in wires:
             wire.close()
@@ -194,7 +136,8 @@ class AsyncTransport:
         try:
             async with asyncio.timeout_at(until), self._connecting:
                 if self._wire is None or self._wire.dead:
-                    wire = await self._connect(until)
+                    wire = Wire(await self._connect(until))
+                    self.age += 1
                     if self._closed:  # meanwhile
                         wire.close()
                         self._enter()
@@ -203,24 +146,25 @@ class AsyncTransport:
         except TimeoutError as error:
             raise self._recipe.explain(error) or error from error
 
-    async def _connect(self, until: float) -> Wire:
+    async def _connect(self, until: float) -> Any:
         connection = self._recipe.make(max(until - asyncio.get_running_loop().time(), 0.001))
         try:
             await connection.connect()
-            self.age += 1
-            return Wire(connection)
+            return connection
         except BaseException as error:
             connection._close()  # at once, and not awaited: the caller may be cancelled
             if (ours := self._recipe.explain(error)) is not None:
                 raise ours from error
             raise
 
-    async def _exchange(self, wire: Wire, request: bytes, mark: bytes, token: str, until: float, undo: Undo) -> Reply:
+    async def _exchange(
+        self, wire: Wire, request: bytes, mark: bytes, tokens: Sequence[str], until: float, undo: Undo
+    ) -> Reply:
         loop = asyncio.get_running_loop()
         where = self._recipe.address
         wire.users += 1
         future = wire.send(request, mark)
-        alarm = loop.call_at(until, _settle, future, LATE)
+        alarm = loop.call_at(until, settle, future, LATE)
         try:
             reply = await future
             if reply is BROKEN:
@@ -232,7 +176,7 @@ class AsyncTransport:
                     f"{where} did not answer in time: is it overloaded, frozen or cut off?", backend=where, cause="timeout"
                 )
         except BaseException:
-            if token:
+            for token in tokens:
                 before = self._owing.pop(token, None)
                 self._owing[token] = wire, undo, loop.time()
                 if before is not None and before[0] is not wire:
@@ -272,9 +216,3 @@ class AsyncTransport:
             self._wire = None
         undos = [undo() for other, undo, _ in self._owing.values() if other is wire and undo is not None]
         wire.close(b"".join(undos))
-
-
-def _settle(future: asyncio.Future[Any], outcome: object) -> None:
-    """Wake whoever waits, if somebody still does."""
-    if not future.done():
-        future.set_result(outcome)

@@ -1,166 +1,222 @@
 """The port on one Redis or Valkey node. Every verb is one script, every answer of the server is turned into one of ours.
 
 The lock is the string at the key that the user named, exactly as `SET name token NX PX ttl` would leave it: other libraries
-that follow the same canon exclude us and we exclude them. The fence counter lives beside it under the same hash tag and
-expires by itself.
+that follow the same canon exclude us and we exclude them. The fence counter and the line of those who wait live beside it
+under the same hash tag and expire by themselves.
+
+Interleavings of the line, and where each is handled
+- a claim with a place has no answer: it may be granted, in line, or still on its way. `undo` follows it down the same
+  connection; release.lua makes whoever waits leave and whoever holds, served meanwhile or not, pass the lock on
+- a release has no answer: the token is rid of the lock or still has it; undone as above. If it was passed on, whoever has it
+  now is told by its own inbox, not by our answer
+- a hand-over has no answer: the token has the lock still, or the heir has it, or the heir is in line, or was never heard of.
+  Both tokens are on record with the connection, so `undo` of either follows the hand-over, in any order, one after the other:
+  the one that has the lock passes it on, the one that waits leaves, the other two cases are nothing. An undo that gets no
+  answer leaves the connection to the other token
+- the hand-over arrives after the token was released elsewhere: it is a claim of the heir's, which its undo takes back
+- served while it leaves: one of the two is first on the server. Left first: not in line, not served. Served first: passes it on
+- its undo got no answer either: it stays in line, and is served in its turn. The announcement names a token that nobody waits
+  with any more; whoever hears it releases it. Else the grant ends with its short ttl
+- the announcement is lost: a claim repeated in time is answered with the grant's fence
+- the inbox broke: while it is gone its waiters are passed over; a repeated claim puts them back at their place. The new one
+  has the same name, so who is still in line stays valid
+- a fork: the child has no inbox and no channel; to hear the parent's would make a dead parent look alive
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
-from ...core import fence as fences
-from ...core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked, free
+from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked, free
 from ...core.quorum import Roll
-from ...errors import InterlockError, Unavailable, Unsupported, UsageError
 from ...runtime.base import Runtime
 from ..port import Capabilities, Standing
+from .clock import ServerClock
+from .inbox import Mailbox
+from .packing import (
+    EPOCH_MS,
+    IDLE_COUNTER_MS,
+    ROLL_KEY,
+    claiming,
+    fresh_mark,
+    leaving,
+    line_keys,
+    lock_keys,
+    ms,
+    seconds,
+    undoing,
+)
+from .refusals import nonsense, not_a_lock, refusal
 from .resp import ErrorReply, Reply
-from .scripts import CLAIM, ENROLL, EXTEND, INSPECT, RELEASE, ROLL, Script
+from .scripts import CLAIM, ENROLL, EXTEND, HAND_OVER, INSPECT, RELEASE, ROLL, Script
+from .transport import Transport, Undo
 
-# How long an unused fence counter is kept. Longer than any plausible step back of a server's clock: within this time the
-# counter, not the clock, decides. Short enough that a million names do not leave a million counters for long.
-IDLE_COUNTER_MS = b"3600000"
-EPOCH_MS = b"%d" % fences.EPOCH_MS
-ROLL_KEY = b"interlock:roll"
 GONE, NOT_A_LOCK = -1, -3  # what extend.lua says of a lease, unless it gives its fence or says that somebody else has it
-_marks = itertools.count()
-
-Undo = Callable[[], bytes] | None
-"""Packs the request that takes back what an unanswered one may have done."""
-
-
-class Transport(Protocol):
-    """How bytes get to the node and back; one file per colour.
-
-    A request is *unanswered* from the moment its first byte may have left until its caller has the reply in hand, not merely
-    until the reply has arrived.
-
-    A request carries a mark that its reply echoes. So a reply that some middlebox swallowed cannot make the next one pass for
-    the answer to another question, and several tasks can share a connection without trusting that replies are complete.
-    """
-
-    age: int
-    """Grows when the node may have forgotten the scripts it was sent: with a new connection, or when a reply says so."""
-
-    async def call(self, request: bytes, mark: bytes, token: str, within: float, undo: Undo = None) -> Reply:
-        """One request, one reply. Goes down the connection that still owes this token an answer, if there is one.
-
-        Raises Unavailable when there is no reply within `within` seconds. `token` "" is not tracked. `undo` is sent when the
-        transport gives up on a connection on which the answer to this request is long overdue.
-        """
-
-    async def follow(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
-        """Send `request` behind this token's unanswered ones, down the same connection, or a new one if that is dead.
-
-        None at once when nothing of the token is unanswered. Afterwards nothing is remembered of the token.
-        """
-
-    def drop(self, token: str) -> None:
-        """Nothing more will be asked for this token."""
-
-    def lag(self) -> float:
-        """For how many seconds the node has owed an answer to a request that was abandoned; 0 when it owes none."""
-
-    async def close(self) -> None:
-        """Close every connection."""
 
 
 class RedisBackend:
-    """See `port.Backend`, where each verb is described."""
+    """See `port.Line` and `port.Member`, where each verb is described."""
 
-    capabilities = Capabilities(processes=True, hosts=True, survives=True, foreign=True)
+    capabilities = Capabilities(processes=True, hosts=True, survives=True, foreign=True, lines=True)
 
     def __init__(self, address: str, transport: Transport, runtime: Runtime) -> None:
         self.address = address
         self._transport = transport
         self._now = runtime.now
         self._loaded: set[tuple[int, str]] = set()  # which scripts the node has, as far as we know
+        self._clock = ServerClock(runtime.now)
+        self._places: dict[str, bytes] = {}  # token → how it stands in line, from before that is sent until it is out
+        self._waiting: set[str] = set()  # tokens that were told that they stand there
+        self._mailbox = Mailbox(address, transport, runtime.now)
 
     async def claim(self, claim: Claim, within: float) -> Granted | Refused:
         """See `port.Backend.claim`."""
-        answer = await self._claim(claim, _keys(claim.name), 0, within)
+        answer = await self._claim(claim, (), 0, within)
         if isinstance(answer, Unmarked):
-            raise self._nonsense([-1])
+            raise nonsense(self.address, [-1])
         return answer
 
     async def vote(self, claim: Claim, proposal: int, within: float) -> Granted | Refused | Unmarked:
         """See `port.Member.vote`."""
-        return await self._claim(claim, (*_keys(claim.name), ROLL_KEY), proposal, within)
+        return await self._claim(claim, (ROLL_KEY,), proposal, within)
 
-    async def _claim(self, claim: Claim, keys: tuple[bytes, ...], proposal: int, within: float) -> Granted | Refused | Unmarked:
-        token, ms = claim.token.encode(), _ms(claim.ttl)
-        arguments = (token, b"%d" % ms, IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal)
-        reply = await self._run(
-            CLAIM, keys, arguments, claim.name, claim.token, within, lambda: RELEASE.eval(keys[:1], token, _mark())
-        )
+    async def _claim(self, claim: Claim, more: tuple[bytes, ...], proposal: int, within: float) -> Granted | Refused | Unmarked:
+        name, token = claim.name, claim.token
+        keys, arguments = lock_keys(name), claiming(claim, proposal)
+        if claim.place is not None or token in self._places:
+            keys, arguments = line_keys(name), arguments + self._stand(claim)
+        member = self._places.get(token, b"")
+        reply = await self._run(CLAIM, keys + more, arguments, name, (token,), within, lambda: undoing(name, token, member))
         match reply:
-            case [1, int(fence), _]:
-                return Granted(fence, ms / 1000)
-            case [0, int(left), bytes(owner), _]:
-                return Refused(_seconds(left), owner.decode("utf-8", "replace"))
             case [-1, _]:
                 return Unmarked()
-        raise self._nonsense(reply)
+        return self._claimed(claim, reply)
+
+    def _claimed(self, claim: Claim, reply: Reply) -> Granted | Refused:
+        """What claim.lua, or hand_over.lua in its place, says to a claim."""
+        match reply:
+            case [1 | 2, int(fence), int(micros), _]:
+                self._clock.told(micros, self._transport.age)
+                self._left(claim.token)
+                return Granted(fence, ms(claim.ttl) / 1000)
+            case [0, int(left), bytes(owner), _]:
+                return Refused(seconds(left), owner.decode("utf-8", "replace"))
+            case [0 | 3, int(left), bytes(owner), int(micros), _]:
+                self._clock.told(micros, self._transport.age)
+                if claim.token in self._places:
+                    self._waiting.add(claim.token)
+                return Refused(seconds(left), owner.decode("utf-8", "replace"), at=micros / 1_000_000)
+        raise nonsense(self.address, reply)
 
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
         """See `port.Backend.extend`."""
         lease = Renewal(name, token, ttl, fence)
-        (said,) = await self._extend([lease], token, within)
+        (said,) = await self._extend([lease], (token,), within)
         if said == NOT_A_LOCK:
-            raise self._not_a_lock(name)
+            raise not_a_lock(self.address, name)
         return _extended(lease, said)
 
     async def renew(self, leases: Sequence[Renewal], within: float) -> list[Granted | Gone]:
         """See `port.Backend.renew`."""
         # No token: nothing has to follow a renewal whose answer never came.
-        return [_extended(*pair) for pair in zip(leases, await self._extend(leases, "", within), strict=True)] if leases else []
+        return [_extended(*pair) for pair in zip(leases, await self._extend(leases, (), within), strict=True)] if leases else []
 
-    async def _extend(self, leases: Sequence[Renewal], token: str, within: float) -> list[int]:
-        keys = [key for lease in leases for key in _keys(lease.name)]
+    async def _extend(self, leases: Sequence[Renewal], tokens: tuple[str, ...], within: float) -> list[int]:
+        keys = [key for lease in leases for key in lock_keys(lease.name)]
         arguments = [IDLE_COUNTER_MS, EPOCH_MS]
         for lease in leases:
-            arguments += lease.token.encode(), b"%d" % _ms(lease.ttl), b"%d" % lease.fence
-        reply = await self._run(EXTEND, (*keys, ROLL_KEY), tuple(arguments), leases[0].name, token, within)
+            arguments += lease.token.encode(), b"%d" % ms(lease.ttl), b"%d" % lease.fence
+        reply = await self._run(EXTEND, (*keys, ROLL_KEY), tuple(arguments), leases[0].name, tokens, within)
         match reply:
-            case [*said, _]:
+            case [*said, int(micros), _]:
                 numbers = [number for number in said if isinstance(number, int)]
                 if len(numbers) == len(said) == len(leases):
+                    self._clock.told(micros, self._transport.age)
                     return numbers
-        raise self._nonsense(reply)
+        raise nonsense(self.address, reply)
 
     async def release(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.release`."""
-        reply = await self._run(RELEASE, (name.encode(),), (token.encode(),), name, token, within)
+        arguments = leaving(token, self._places.get(token, b""), self._clock.at_least(self._transport.age))
+        reply = await self._run(RELEASE, line_keys(name), arguments, name, (token,), within)
         match reply:
-            case [int(deleted), _]:
-                return deleted == 1
-        raise self._nonsense(reply)
+            case [int(held), int(micros), _]:
+                self._clock.told(micros, self._transport.age)
+                self._left(token)
+                return held == 1
+        raise nonsense(self.address, reply)
 
     async def undo(self, name: str, token: str, within: float) -> bool:
-        """See `port.Backend.undo`."""
-        mark = _mark()
-        reply = await self._transport.follow(RELEASE.eval((name.encode(),), token.encode(), mark), mark, token, within)
+        """See `port.Backend.undo`. A token that waits is made to leave, though its claim was answered."""
+        mark = fresh_mark()
+        request = undoing(name, token, self._places.get(token, b""), mark)
+        try:
+            reply = await self._transport.follow(request, mark, token, within)
+            if reply is None and token in self._waiting:
+                reply = await self._transport.call(request, mark, (token,), within)
+        finally:
+            self._left(token)
         if isinstance(reply, ErrorReply):
-            raise self._refusal(reply, name)
+            raise refusal(self.address, reply, name)
         return reply is not None
+
+    # --- the line -------------------------------------------------------------------------------------------------------
+
+    async def open_inbox(self, within: float) -> str:
+        """See `port.Line.open_inbox`."""
+        return await self._mailbox.open(within)
+
+    async def hear(self, until: float) -> list[Announced]:
+        """See `port.Line.hear`."""
+        announced = await self._mailbox.hear(until)
+        for one in announced:
+            self._left(one.token)
+        return announced
+
+    async def hand_over(self, name: str, token: str, heir: Claim, before: int, within: float) -> Handed:
+        """See `port.Line.hand_over`."""
+        at = self._clock.at_least(self._transport.age)
+        arguments = (*claiming(heir, 0), *self._stand(heir), token.encode(), b"%d" % before, b"%d" % at)
+        member = self._places.get(heir.token, b"")
+        reply = await self._run(
+            HAND_OVER,
+            line_keys(name),
+            arguments,
+            name,
+            (heir.token, token),  # the heir first: a request of its own that is unanswered may create something
+            within,
+            lambda: undoing(name, token, b"") + undoing(name, heir.token, member),
+        )
+        return Handed(isinstance(reply, list) and reply[0] in (2, 3), self._claimed(heir, reply))
+
+    def _stand(self, claim: Claim) -> tuple[bytes, bytes, bytes]:
+        """How a claim stands in line if it is refused, for claim.lua. A token that is there keeps to how it is there."""
+        known, place = self._places.get(claim.token), claim.place
+        if place is not None and known is None:
+            self._places[claim.token] = member = f"{claim.token} {place.inbox} {max(ms(place.ttl), 1)}".encode()
+            return member, b"%d" % place.arrival, b"0"
+        return known or b"", b"%d" % place.arrival if place is not None else b"", b"1" if known else b"0"
+
+    def _left(self, token: str) -> None:
+        """It stands in no line any more, or nobody will ask for it again."""
+        if self._places:
+            self._places.pop(token, None)
+            self._waiting.discard(token)
 
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`."""
-        reply = await self._run(INSPECT, _keys(name), (), name, "", within)
+        reply = await self._run(INSPECT, lock_keys(name), (), name, (), within)
         match reply:
             case [0, _]:
                 return free(name)
             case [1, int(left), bytes(owner), bytes(fence), _]:
                 known = int(fence) if fence.isdigit() else None
-                return Entry(name, True, owner.decode("utf-8", "replace"), _seconds(left), known)
-        raise self._nonsense(reply)
+                return Entry(name, True, owner.decode("utf-8", "replace"), seconds(left), known)
+        raise nonsense(self.address, reply)
 
     async def roll(self, within: float) -> Standing:
         """See `port.Member.roll`."""
-        reply = await self._run(ROLL, (ROLL_KEY,), (), "", "", within)
+        reply = await self._run(ROLL, (ROLL_KEY,), (), "", (), within)
         match reply:
             case [bytes(longest), bytes(high), bytes(seed), bytes(identity), bytes(role), bytes(policy), _]:
                 roll = Roll(int(longest) / 1000, int(high), int(seed)) if longest else None
@@ -170,19 +226,20 @@ class RedisBackend:
                 if policy not in (b"", b"noeviction"):
                     trouble.append(f"may evict locks (maxmemory-policy {policy.decode()}): set it to noeviction")
                 return Standing(roll, identity.decode(), role == b"slave", tuple(trouble))
-        raise self._nonsense(reply)
+        raise nonsense(self.address, reply)
 
     async def enroll(self, roll: Roll, within: float) -> bool:
         """See `port.Member.enroll`."""
-        fields = (b"%d" % _ms(roll.longest), b"%d" % roll.high, b"%d" % roll.seed)
-        reply = await self._run(ENROLL, (ROLL_KEY,), fields, "", "", within)
+        fields = (b"%d" % ms(roll.longest), b"%d" % roll.high, b"%d" % roll.seed)
+        reply = await self._run(ENROLL, (ROLL_KEY,), fields, "", (), within)
         match reply:
             case [int(ours), _]:
                 return ours == 1
-        raise self._nonsense(reply)
+        raise nonsense(self.address, reply)
 
     def drop(self, token: str) -> None:
         """See `port.Member.drop`."""
+        self._left(token)
         self._transport.drop(token)
 
     def lag(self) -> float:
@@ -199,79 +256,27 @@ class RedisBackend:
         keys: tuple[bytes, ...],
         arguments: tuple[bytes, ...],
         name: str,
-        token: str,
+        tokens: tuple[str, ...],
         within: float,
         undo: Undo = None,
     ) -> Reply:
         until = self._now() + within
-        mark = _mark()
+        mark = fresh_mark()
         pack = script.evalsha if (self._transport.age, script.sha) in self._loaded else script.eval
-        reply = await self._transport.call(pack(keys, *arguments, mark), mark, token, within, undo)
+        reply = await self._transport.call(pack(keys, *arguments, mark), mark, tokens, within, undo)
         if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT":  # nothing was done: not a retry, a first try
             left = max(until - self._now(), 0.001)
-            reply = await self._transport.call(script.eval(keys, *arguments, mark), mark, token, left, undo)
+            reply = await self._transport.call(script.eval(keys, *arguments, mark), mark, tokens, left, undo)
         if isinstance(reply, ErrorReply):
-            raise self._refusal(reply, name)
+            for token in tokens:
+                if token not in self._waiting:
+                    self._left(token)
+            raise refusal(self.address, reply, name)
         age = self._transport.age  # only now: the call may have opened the connection
         if (age, script.sha) not in self._loaded:
             self._loaded = {known for known in self._loaded if known[0] == age} | {(age, script.sha)}
         return reply
 
-    def _refusal(self, reply: ErrorReply, name: str) -> InterlockError:
-        """The server has answered with an error, so it has done nothing. What that means to the caller."""
-        text, where = reply.text.partition(", with args beginning with")[0], self.address  # the rest may hold a token
-        if "WRONGTYPE" in text:  # Redis before 7 wraps the code of an error inside a script
-            return self._not_a_lock(name)
-        if text.startswith("INTERLOCK"):
-            return UsageError(
-                f"the fence counter of '{name}' at {where} was overwritten by somebody; nothing was written. Delete the key "
-                f"'{_fence_key(name).decode()}': fences go on from the server's clock"
-            )
-        if reply.code in ("NOAUTH", "WRONGPASS", "NOPERM") or "unauthenticated" in text:  # too many arguments for a stranger
-            return Unavailable(
-                f"{where} refuses this user ({text}). Nothing was written; fix the user, the password or the ACL (scripts, "
-                f"and the keys NAME and interlock:*)",
-                backend=where,
-                cause="auth",
-            )
-        if reply.code in ("MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN"):
-            return Unsupported(f"{where} is a node of a Redis Cluster ({text}); this version locks on single nodes only")
-        return Unavailable(f"{where} answered: {text}. Nothing was written", backend=where, cause="error")
-
-    def _not_a_lock(self, name: str) -> UsageError:
-        return UsageError(
-            f"the key '{name}' at {self.address} holds something that is not a lock (a list, a hash, …); nothing was written. "
-            "Choose another name for the lock, or remove that key"
-        )
-
-    def _nonsense(self, reply: Reply) -> InterlockError:
-        return Unavailable(
-            f"{self.address} gave an answer that no interlock script gives ({type(reply).__name__}); is a proxy in between?",
-            backend=self.address,
-            cause="error",
-        )
-
-
-def _mark() -> bytes:
-    return b"%x" % next(_marks)
-
-
-def _fence_key(name: str) -> bytes:
-    return b"interlock:{%b}:fence" % name.encode()
-
-
-def _keys(name: str) -> tuple[bytes, ...]:
-    """The lock and its counter. Names have no braces, so both hash to the same slot."""
-    return name.encode(), _fence_key(name)
-
 
 def _extended(lease: Renewal, said: int) -> Granted | Gone:
-    return Granted(said, _ms(lease.ttl) / 1000) if said >= 0 else Gone(taken=said != GONE)
-
-
-def _ms(ttl: float) -> int:
-    return int(ttl * 1000 + 1e-6)  # 0.57 * 1000 is a little less than 570
-
-
-def _seconds(ms: int) -> float | None:
-    return None if ms < 0 else ms / 1000
+    return Granted(said, ms(lease.ttl) / 1000) if said >= 0 else Gone(taken=said != GONE)

@@ -12,31 +12,38 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from math import inf
-from typing import NamedTuple
 
 from ...errors import Unavailable, UsageError
 from ...runtime.base import now
-from .backend import Undo
 from .connect import Recipe
 from .resp import ProtocolError, Reply
-from .wire import Late, Wire
+from .transport import Undo
+from .wire import Late, Listener, Wire
 
 MAX_IDLE = 32
 CROWD = 16  # connections that wait for a node; with more of them it counts as silent, however short they have waited
 OVERDUE = 5.0  # seconds after which an answer that nobody waits for is not expected any more
 
 
-class Parked(NamedTuple):
-    """A connection set aside for what may follow. No wire: the request was dealt with there, but its caller does not know."""
+class Parked:
+    """A connection set aside for what may follow. No wire: the request was dealt with there, but its caller does not know.
 
-    wire: Wire | None
-    since: float
-    undo: Undo
+    A request with two tokens is parked under both, and whichever is followed first takes the connection. They are to be
+    followed one after the other: at the same time, the second might overtake.
+    """
+
+    __slots__ = ("since", "undo", "wire")
+
+    def __init__(self) -> None:
+        self.wire: Wire | None = None
+        self.since = 0.0
+        self.undo: Undo = None
 
 
 class BlockingTransport:
-    """See `backend.Transport`."""
+    """See `transport.Transport`."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.age = 0
@@ -49,72 +56,87 @@ class BlockingTransport:
         self._idle: list[Wire] = []
         self._parked: dict[str, Parked] = {}  # by token
         self._late: list[Parked] = []  # of tokens that are done with, and of requests without one
+        self._ears: list[Listener] = []
         self._guard = threading.RLock()  # around the two above; never held while waiting; a signal handler may come back in
 
-    async def call(self, request: bytes, mark: bytes, token: str, within: float, undo: Undo = None) -> Reply:
-        """See `backend.Transport.call`."""
+    async def call(self, request: bytes, mark: bytes, tokens: Sequence[str], within: float, undo: Undo = None) -> Reply:
+        """See `transport.Transport.call`."""
         self._enter()
         until = now() + within
-        wire = self._take_parked(token) if self._parked else None
+        parked, wire = self._take_parked(tokens) if self._parked else (None, None)
         if wire is None:
             wire = self._take(until)
-        reply = await self._exchange(wire, request, mark, token, until, undo)
-        self._settle(wire, token)
+        reply = await self._exchange(wire, parked, request, mark, tokens, until, undo)
+        self._settle(wire, tokens)
         return reply
 
     async def follow(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
-        """See `backend.Transport.follow`."""
+        """See `transport.Transport.follow`."""
         self._enter()
         if token not in self._parked:
             return None
         until = now() + within
         try:
-            wire = self._take_parked(token)
+            parked, wire = self._take_parked((token,))
             if wire is not None:
                 try:
-                    reply = await self._exchange(wire, request, mark, token, until, None)
+                    reply = await self._exchange(wire, parked, request, mark, (token,), until, None)
                 except Unavailable as error:
                     if error.cause != "closed":
                         raise
                 else:
-                    self._settle(wire, token)
+                    self._settle(wire, (token,))
                     return reply
             wire = self._take(until)
-            reply = await self._exchange(wire, request, mark, token, until, None)
-            self._settle(wire, token)
+            reply = await self._exchange(wire, None, request, mark, (token,), until, None)
+            self._settle(wire, (token,))
             return reply
         finally:
             with self._guard:
-                parked = self._parked.pop(token, None)
-            if parked is not None and parked.wire is not None:  # no answer, but the bytes are out
-                parked.wire.close()
+                left = self._parked.pop(token, None)
+                shared = any(left is other for other in self._parked.values())
+            if left is not None and left.wire is not None and not shared:  # no answer, but the bytes are out
+                left.wire.close()
 
     def drop(self, token: str) -> None:
-        """See `backend.Transport.drop`."""
+        """See `transport.Transport.drop`."""
         with self._guard:
             parked = self._parked.pop(token, None)
             if parked is not None and parked.wire is not None:
                 self._late.append(parked)
 
     def lag(self) -> float:
-        """See `backend.Transport.lag`."""
+        """See `transport.Transport.lag`."""
         if not self._parked and not self._late:
             return 0.0
         self._reap()
         with self._guard:
-            waiting = [parked.since for parked in [*self._parked.values(), *self._late] if parked.wire is not None]
+            waiting = {parked for parked in [*self._parked.values(), *self._late] if parked.wire is not None}
         if len(waiting) > CROWD:
             return inf
-        return now() - min(waiting) if waiting else 0.0
+        return now() - min(parked.since for parked in waiting) if waiting else 0.0
+
+    async def listen(self, within: float) -> Listener:
+        """See `transport.Transport.listen`."""
+        self._enter()
+        ear = Listener(self._connect(now() + within), self._broken)
+        with self._guard:
+            self._ears = [other for other in self._ears if not other.closed] + [ear]
+        if self._closed:  # meanwhile
+            ear.close()
+            self._enter()
+        return ear
 
     async def close(self) -> None:
-        """See `backend.Transport.close`."""
+        """See `transport.Transport.close`."""
         self._closed = True
         if self._pid == os.getpid():
             with self._guard:
                 wires = [parked.wire for parked in [*self._parked.values(), *self._late] if parked.wire is not None]
             for wire in [*self._idle, *wires]:
                 wire.close()
+            for ear in self._ears:
+                ear.close()
         self._start_afresh()
 
     def _enter(self) -> None:
@@ -123,19 +145,20 @@ class BlockingTransport:
         if self._pid != os.getpid():  # after a fork the sockets are the parent's: forget them, say nothing on them
             self._start_afresh()
 
-    def _take_parked(self, token: str) -> Wire | None:
-        """The connection that this token's unanswered requests went down. The token stays on record until it is settled."""
-        with self._guard:
-            parked = self._parked.get(token)
-            if parked is None or parked.wire is None:
-                return None
-            self._parked[token] = parked._replace(wire=None)
-        try:
-            parked.wire.drain()  # finds out whether the peer is still there
-        except (OSError, ProtocolError):
-            parked.wire.close()
-            return None
-        return parked.wire
+    def _take_parked(self, tokens: Sequence[str]) -> tuple[Parked | None, Wire | None]:
+        """The connection that unanswered requests of these tokens went down. They stay on record until they are settled."""
+        for token in tokens:
+            with self._guard:
+                parked = self._parked.get(token)
+                if parked is None or parked.wire is None:
+                    continue
+                wire, parked.wire = parked.wire, None
+            try:
+                wire.drain()  # finds out whether the peer is still there
+                return parked, wire
+            except (OSError, ProtocolError):
+                wire.close()
+        return None, None
 
     def _take(self, until: float) -> Wire:
         """An idle connection that is still good, or a new one. Raises Unavailable: then nothing was sent."""
@@ -145,7 +168,9 @@ class BlockingTransport:
             try:
                 wire = self._idle.pop()  # another thread may take the last one: no test before the pop
             except IndexError:
-                return self._connect(until)
+                wire = self._connect(until)
+                self.age += 1
+                return wire
             if not wire.dead and not wire.readable():
                 return wire
             wire.close()
@@ -154,7 +179,6 @@ class BlockingTransport:
         connection = self._recipe.make(max(until - now(), 0.001))
         try:
             connection.connect()
-            self.age += 1
             return Wire(connection)
         except BaseException as error:
             connection.disconnect()
@@ -162,7 +186,10 @@ class BlockingTransport:
                 raise ours from error
             raise
 
-    async def _exchange(self, wire: Wire, request: bytes, mark: bytes, token: str, until: float, undo: Undo) -> Reply:
+    async def _exchange(
+        self, wire: Wire, parked: Parked | None, request: bytes, mark: bytes, tokens: Sequence[str], until: float, undo: Undo
+    ) -> Reply:
+        """`parked`: where the connection was."""
         try:
             await wire.send(request, until)
             return await wire.reply(mark, until)
@@ -171,21 +198,24 @@ class BlockingTransport:
             broken = isinstance(error, ProtocolError) or (isinstance(error, OSError) and error.errno is not None)
             if broken or wire.torn:
                 wire.close()
-            parked = Parked(None if wire.dead else wire, now(), undo)
+            parked = parked or Parked()
             with self._guard:
-                if token:
-                    self._parked[token] = parked
-                elif not wire.dead:  # kept: its reply makes it good again, and until then the node is known to be silent
+                parked.wire, parked.since, parked.undo = None if wire.dead else wire, now(), undo or parked.undo
+                for token in tokens:
+                    if self._parked.get(token) is not parked:
+                        self.drop(token)
+                        self._parked[token] = parked
+                if not tokens and not wire.dead:  # kept: its reply makes it good, and until then the node is known as silent
                     self._late.append(parked)
             if broken or isinstance(error, Late):
                 raise self._broken(error) from error
             raise
 
-    def _settle(self, wire: Wire, token: str) -> None:
+    def _settle(self, wire: Wire, tokens: Sequence[str]) -> None:
         """The caller has its reply and the connection owes nothing."""
         if self._parked:
-            with self._guard:
-                self._parked.pop(token, None)
+            for token in tokens:
+                self.drop(token)
         self._keep(wire)
 
     def _keep(self, wire: Wire) -> None:
@@ -203,7 +233,7 @@ class BlockingTransport:
         with self._guard:
             for token, parked in list(self._parked.items()):
                 if self._recovered(parked, long_ago):
-                    self._parked[token] = parked._replace(wire=None)
+                    parked.wire = None
                     if parked.since < long_ago:  # whoever was to follow has done so, or never will
                         del self._parked[token]
             self._late = [parked for parked in self._late if not self._recovered(parked, long_ago)]

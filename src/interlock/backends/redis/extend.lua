@@ -2,11 +2,13 @@
 -- KEYS a lock and its fence counter for each lease, then the node's roll (which only a quorum's node has)
 -- ARGV[1] ms to keep an idle counter   ARGV[2] fence epoch, Unix ms
 -- ARGV then for each lease: token, ttl ms, its fence   ARGV the last: the mark of this request, echoed
--- replies {an integer for each lease, mark}: its fence | -1 gone | -2 somebody else holds it | -3 what is there is no lock
+-- replies {an integer for each lease, the server's clock in µs, mark}
+--         its fence | -1 gone | -2 somebody else holds it | -3 what is there is no lock
 -- The fence is stored if the counter is lower (a quorum agreed on more), or lost, or spoilt: whoever holds the lock has the
 -- highest fence that was ever granted, so it is the right thing to put there.
 local time = redis.call('TIME')
-local clock = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000) - tonumber(ARGV[2])
+local micros = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local clock = math.floor(micros / 1000) - tonumber(ARGV[2])
 local idle, longest, high = tonumber(ARGV[1]), 0, 0
 local reply = {}
 for n = 1, (#KEYS - 1) / 2 do
@@ -38,5 +40,6 @@ if noted_longest and noted_high and (longest > noted_longest or high > noted_hig
   redis.call('HSET', KEYS[#KEYS], 'longest', string.format('%.0f', math.max(longest, noted_longest)),
              'high', string.format('%.0f', noted_high))
 end
+reply[#reply + 1] = micros
 reply[#reply + 1] = ARGV[#ARGV]
 return reply

@@ -6,8 +6,9 @@ from typing import Any
 
 from ...runtime.base import Runtime
 from ..port import Backend
-from .backend import RedisBackend, Transport
+from .backend import RedisBackend
 from .connect import recipe
+from .transport import Transport
 
 
 def open_redis(where: Any, runtime: Runtime) -> Backend:

@@ -14,10 +14,10 @@ from .resp import bulk
 
 
 class Script:
-    """One .lua file. `evalsha` and `eval` pack a call with its keys and arguments."""
+    """One .lua file, or several in a row. `evalsha` and `eval` pack a call with its keys and arguments."""
 
-    def __init__(self, name: str) -> None:
-        text = (Path(__file__).parent / f"{name}.lua").read_bytes()
+    def __init__(self, *parts: str) -> None:
+        text = b"".join((Path(__file__).parent / f"{part}.lua").read_bytes() for part in parts)
         self.sha = hashlib.sha1(text, usedforsecurity=False).hexdigest()
         self._by_sha = bulk(b"EVALSHA") + bulk(self.sha.encode())
         self._by_text = bulk(b"EVAL") + bulk(text)
@@ -36,9 +36,10 @@ def _pack(how: bytes, keys: tuple[bytes, ...], arguments: tuple[bytes, ...]) -> 
     return head + b"".join(map(bulk, keys)) + b"".join(map(bulk, arguments))
 
 
-CLAIM = Script("claim")
+CLAIM = Script("stand", "claim")
 EXTEND = Script("extend")
-RELEASE = Script("release")
+RELEASE = Script("serve", "release")
+HAND_OVER = Script("stand", "serve", "hand_over", "claim")
 INSPECT = Script("inspect")
 ROLL = Script("roll")
 ENROLL = Script("enroll")

@@ -1,11 +1,16 @@
-"""One connection of a thread: bytes out, replies in, told apart by their marks."""
+"""One connection of a thread: bytes out, replies in, told apart by their marks; or subscribed, and only heard."""
 
 from __future__ import annotations
 
 import select
+from _thread import RLock  # threading itself is forbidden to backends: it invites waiting
+from collections.abc import Callable
+from contextlib import suppress
 from errno import ECONNRESET
+from socket import SHUT_RDWR
 from typing import Any, cast
 
+from ...errors import Unavailable
 from ...runtime.base import now
 from ...runtime.blocking import Wait
 from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
@@ -94,6 +99,19 @@ class Wire:
                 self.owed -= 1
                 self.forgetful |= isinstance(reply, ErrorReply)
 
+    async def heard(self, until: float) -> list[Reply]:
+        """What has come in unasked, on a connection that is subscribed; nothing at `until`. Raises OSError, ProtocolError."""
+        heard: list[Reply] = []
+        while True:
+            while (reply := self._parser.next()) is not INCOMPLETE:
+                heard.append(cast(Reply, reply))
+            if heard:
+                return heard
+            pending = getattr(self._sock, "pending", None)
+            if not (pending and pending()) and not await Wait(self._sock.fileno(), until):
+                return heard
+            self._read()
+
     def _read(self) -> None:
         try:
             data = self._sock.recv(65_536)
@@ -107,7 +125,58 @@ class Wire:
         """Send what there is room for: the wire is closed behind it. Raises OSError when the peer is gone."""
         self._push(memoryview(request))
 
+    def hang_up(self) -> None:
+        """Wake whoever waits for this connection: there is nothing more to come."""
+        with suppress(OSError):
+            self._sock.shutdown(SHUT_RDWR)
+
     def close(self) -> None:
         """Close it. What was sent before still reaches the peer."""
         self.dead = True
         self._sock.close()
+
+
+class Listener:
+    """See `transport.Ear`."""
+
+    def __init__(self, wire: Wire, broken: Callable[[BaseException], Unavailable]) -> None:
+        self._wire = wire
+        self._broken = broken
+        self._guard = RLock()  # a descriptor that was closed may be somebody else's by now
+        self._hearing = False
+        self.closed = False
+
+    async def say(self, request: bytes, until: float) -> None:
+        """See `Ear.say`."""
+        try:
+            await self._wire.send(request, until)
+        except (OSError, Late) as error:
+            raise self._broken(error) from error
+
+    async def hear(self, until: float) -> list[Reply]:
+        """See `Ear.hear`."""
+        with self._guard:
+            if self.closed:
+                raise self._broken(ConnectionResetError("it was closed"))
+            self._hearing = True
+        try:
+            return await self._wire.heard(until)
+        except (OSError, ProtocolError) as error:
+            raise self._broken(error) from error
+        finally:
+            self._heard()
+
+    def _heard(self) -> None:
+        with self._guard:
+            self._hearing = False
+            if self.closed:  # meanwhile
+                self._wire.close()
+
+    def close(self) -> None:
+        """See `Ear.close`. Whoever hears at this moment is woken, and closes it."""
+        with self._guard:
+            self.closed = True
+            if self._hearing:
+                self._wire.hang_up()
+            else:
+                self._wire.close()

@@ -1,0 +1,156 @@
+"""One connection of a loop: shared by all its tasks, replies told apart by their marks; or subscribed, and only heard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final, NamedTuple, cast
+
+from ...errors import Unavailable
+from ...runtime.aio import TaskBell
+from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
+
+LATE: Final = object()
+BROKEN: Final = object()
+
+
+class Asked(NamedTuple):
+    """A request on the wire."""
+
+    mark: bytes
+    future: asyncio.Future[Any]
+    at: float
+
+
+class Stream(asyncio.Protocol):
+    """One connection. redis-py opened it and did the handshake; from then on its bytes come here."""
+
+    def __init__(self, connection: Any) -> None:
+        # The writer is kept alive: it closes the connection when it is collected.
+        self._writer: asyncio.StreamWriter = connection._writer
+        connection._reader = connection._writer = None  # ours now: redis-py would close it with its object
+        self._transport = cast(asyncio.Transport, self._writer.transport)
+        self._transport.set_protocol(self)
+        self._parser = Parser()
+        self.gone = asyncio.get_running_loop().create_future()  # until the close is done
+        self.dead = False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is over."""
+        self.dead = True
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def close(self, last: bytes = b"") -> None:
+        """Close it, after one last thing to send. What was sent before still reaches the peer."""
+        if last and not self.dead:
+            self._transport.write(last)
+        self.dead = True
+        self._writer.close()
+
+    def abort(self) -> None:
+        """No goodbye. Harmless when it is closed."""
+        self._transport.abort()
+
+
+class Wire(Stream):
+    """One connection for requests and their replies."""
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self._waiting: deque[Asked] = deque()
+        self.forgetful = False  # an error came that nobody read: the node may have lost its scripts
+        self.users = 0  # requests whose callers do not have their answers yet
+
+    def send(self, request: bytes, mark: bytes) -> asyncio.Future[Any]:
+        """Put a request on the wire. The future becomes its reply, or BROKEN."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        if self.dead or self._transport.is_closing():
+            future.set_result(BROKEN)
+        else:
+            self._waiting.append(Asked(mark, future, loop.time()))
+            self._transport.write(request)
+        return future
+
+    def data_received(self, data: bytes) -> None:
+        """Give each reply to the request whose mark it carries; one whose caller has left is dropped."""
+        self._parser.feed(data)
+        try:
+            while (reply := self._parser.next()) is not INCOMPLETE:
+                mark, future, _ = self._waiting.popleft()
+                # Replies come in order: when one is missing it will never come, and its request stays unanswered.
+                while not (answers(cast(Reply, reply), mark) or isinstance(reply, ErrorReply)):
+                    settle(future, BROKEN)
+                    mark, future, _ = self._waiting.popleft()
+                if future.done() and isinstance(reply, ErrorReply):
+                    self.forgetful = True
+                settle(future, reply)
+        except (ProtocolError, IndexError):  # not RESP, or a reply to nothing that was asked
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell everybody who waits."""
+        for asked in self._waiting:
+            settle(asked.future, BROKEN)
+        self._waiting.clear()
+        super().connection_lost(error)
+
+    def lag(self, now: float) -> float:
+        """For how long the oldest request has been without a reply."""
+        return now - self._waiting[0].at if self._waiting and not self.dead else 0.0
+
+
+class AsyncEar(Stream):
+    """See `transport.Ear`."""
+
+    def __init__(self, connection: Any, address: str) -> None:
+        super().__init__(connection)
+        self._address = address
+        self._heard: list[Reply] = []
+        self._bell = TaskBell()
+
+    async def say(self, request: bytes, until: float) -> None:
+        """See `Ear.say`."""
+        if self.dead or self._transport.is_closing():
+            raise self._broken()
+        self._transport.write(request)
+
+    async def hear(self, until: float) -> list[Reply]:
+        """See `Ear.hear`. What came before the connection broke counts."""
+        while not self._heard:
+            if self.dead:
+                raise self._broken()
+            if not await self._bell.wait(until):
+                break
+        heard, self._heard = self._heard, []
+        return heard
+
+    def data_received(self, data: bytes) -> None:
+        """Keep it for whoever hears."""
+        self._parser.feed(data)
+        try:
+            while (reply := self._parser.next()) is not INCOMPLETE:
+                self._heard.append(cast(Reply, reply))
+        except ProtocolError:
+            self.close()
+        self._bell.ring()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell whoever hears."""
+        super().connection_lost(error)
+        self._bell.ring()
+
+    def close(self, last: bytes = b"") -> None:
+        """See `Ear.close`."""
+        super().close(last)
+        self._bell.ring()
+
+    def _broken(self) -> Unavailable:
+        return Unavailable(f"the inbox's connection to {self._address} broke", backend=self._address, cause="closed")
+
+
+def settle(future: asyncio.Future[Any], outcome: object) -> None:
+    """Wake whoever waits, if somebody still does."""
+    if not future.done():
+        future.set_result(outcome)

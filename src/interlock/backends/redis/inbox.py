@@ -1,0 +1,140 @@
+"""Where announcements arrive: one subscription for a whole client, on a connection of its own.
+
+Rules of the file
+- An announcement may be lost with the connection, and a connection may be dead without anybody noticing. So whoever hears makes
+  sure, every few seconds, that the other side is still there.
+- What arrives is checked for its form and nothing else: anybody who may publish can write to an inbox. What is not an
+  announcement is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...core.claim import Announced
+from ...errors import Unavailable
+from ...runtime import forks
+from .refusals import refusal
+from .resp import ErrorReply, Reply, bulk
+from .transport import Ear, Transport
+
+PREFIX = "interlock:inbox:"
+SILENCE = 3.0  # seconds after which the peer is asked whether it is there
+PING = b"*1\r\n" + bulk(b"PING")
+
+
+class Inbox:
+    """A channel and the ear that hears it."""
+
+    def __init__(self, ear: Ear, channel: str, patience: float, now: Callable[[], float], address: str) -> None:
+        self._ear = ear
+        self._channel = channel.encode()
+        self._patience = patience  # seconds for an answer
+        self._now = now
+        self._address = address
+        self._heard_at = now()
+        self._asked_at: float | None = None
+
+    async def subscribe(self) -> ErrorReply | None:
+        """From here on nothing is missed. The error that the server answers instead. Raises Unavailable."""
+        until = self._now() + self._patience
+        await self._ear.say(b"*2\r\n" + bulk(b"SUBSCRIBE") + bulk(self._channel), until)
+        while replies := await self._ear.hear(until):
+            for reply in replies:
+                if isinstance(reply, ErrorReply) or reply == [b"subscribe", self._channel, 1]:
+                    return reply if isinstance(reply, ErrorReply) else None
+        raise self._silent()
+
+    async def hear(self, until: float) -> list[Announced]:
+        """See `port.Line.hear`."""
+        while True:
+            due = self._heard_at + SILENCE if self._asked_at is None else self._asked_at + self._patience
+            replies = await self._ear.hear(min(until, due))  # at least one look, however late it is
+            now = self._now()
+            if replies:
+                self._heard_at, self._asked_at = now, None
+                if announced := [one for one in map(self._announced, replies) if one is not None]:
+                    return announced
+            elif now >= due:
+                if self._asked_at is not None:
+                    raise self._silent()
+                self._asked_at = now
+                await self._ear.say(PING, now + self._patience)
+            if now >= until:
+                return []
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        self._ear.close()
+
+    def _announced(self, reply: Reply) -> Announced | None:
+        match reply:
+            case [b"message", self._channel, bytes(text)]:
+                return read(text)
+        return None
+
+    def _silent(self) -> Unavailable:
+        where = self._address
+        return Unavailable(f"{where} is silent: is it overloaded, frozen or cut off?", backend=where, cause="timeout")
+
+
+class Mailbox:
+    """The inbox of a client: opened when it is needed, and again under the same name after it broke."""
+
+    def __init__(self, address: str, transport: Transport, now: Callable[[], float]) -> None:
+        self._address = address
+        self._transport = transport
+        self._now = now
+        self._channel = ""
+        self._inbox: Inbox | None = None
+        forks.watch(self)
+
+    def disown(self) -> None:
+        """See `forks`. The connection is the transport's to let go of; the channel is the parent's."""
+        self._channel, self._inbox = "", None
+
+    async def open(self, within: float) -> str:
+        """See `port.Line.open_inbox`."""
+        if self._inbox is None:
+            if not self._channel:
+                from secrets import token_hex  # lazily: it costs an import of ten milliseconds
+
+                self._channel = PREFIX + token_hex(8)
+            until = self._now() + within
+            ear = await self._transport.listen(within)
+            inbox = Inbox(ear, self._channel, max(until - self._now(), 0.001), self._now, self._address)
+            try:
+                if (error := await inbox.subscribe()) is not None:
+                    raise refusal(self._address, error, "")
+            except BaseException:
+                inbox.close()
+                raise
+            self._replace(inbox)
+        return self._channel
+
+    async def hear(self, until: float) -> list[Announced]:
+        """See `port.Line.hear`."""
+        inbox = self._inbox
+        if inbox is None:
+            raise Unavailable(f"no inbox is open at {self._address}", backend=self._address, cause="closed")
+        try:
+            return await inbox.hear(until)
+        except Unavailable:
+            if self._inbox is inbox:
+                self._inbox = None
+            inbox.close()
+            raise
+
+    def _replace(self, inbox: Inbox) -> None:
+        before, self._inbox = self._inbox, inbox
+        if before is not None:  # two opened it at once
+            before.close()
+
+
+def read(text: bytes) -> Announced | None:
+    """The announcement that serve.lua wrote, or None. Neither tokens nor names have line breaks."""
+    try:
+        fence, ms, micros, token, name = text.decode().split("\n")
+        return Announced(name, token, int(fence), int(ms) / 1000, int(micros) / 1_000_000)
+    except ValueError:
+        return None

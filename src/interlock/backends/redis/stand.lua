@@ -1,0 +1,10 @@
+-- Part of claim.lua and hand_over.lua: stand in line. Whoever stands there keeps its place.
+-- The line is kept as long as an idle counter, or twice the holder's time if that is longer: those who wait claim again by then.
+local function stand(line, member, arrival, left, idle)
+  local added = redis.pcall('ZADD', line, 'NX', arrival, member)
+  if type(added) == 'table' then
+    if string.find(added.err, 'WRONGTYPE', 1, true) then redis.call('DEL', line) end -- the key is ours: put it right
+    redis.call('ZADD', line, arrival, member)
+  end
+  redis.call('PEXPIRE', line, string.format('%.0f', math.max(idle, 2 * left)))
+end

@@ -1,0 +1,63 @@
+"""How bytes get to the node and back: what each colour's transport must do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from .resp import Reply
+
+Undo = Callable[[], bytes] | None
+"""Packs the request that takes back what an unanswered one may have done."""
+
+
+class Ear(Protocol):
+    """A connection of its own, on which things arrive that nobody asked for."""
+
+    async def say(self, request: bytes, until: float) -> None:
+        """Put a request on the wire. Raises Unavailable when that cannot be done."""
+
+    async def hear(self, until: float) -> list[Reply]:
+        """Whatever has come in; nothing when the moment `until` has come. Raises Unavailable when the connection broke."""
+
+    def close(self) -> None:
+        """Hang up, also on whoever hears at this moment: that raises Unavailable."""
+
+
+class Transport(Protocol):
+    """How bytes get to the node and back; one file per colour.
+
+    A request is *unanswered* from the moment its first byte may have left until its caller has the reply in hand, not merely
+    until the reply has arrived. It is so for each of its tokens: one or, when a lock is handed over, two.
+
+    A request carries a mark that its reply echoes. So a reply that some middlebox swallowed cannot make the next one pass for
+    the answer to another question, and several tasks can share a connection without trusting that replies are complete.
+    """
+
+    age: int
+    """Grows when the node may have forgotten the scripts it was sent: with a new connection, or when a reply says so."""
+
+    async def call(self, request: bytes, mark: bytes, tokens: Sequence[str], within: float, undo: Undo = None) -> Reply:
+        """One request, one reply. Goes down the connection that still owes one of the tokens an answer, if there is one.
+
+        Raises Unavailable when there is no reply within `within` seconds. Without tokens it is not tracked. `undo` is sent when
+        the transport gives up on a connection on which the answer to this request is long overdue.
+        """
+
+    async def follow(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
+        """Send `request` behind this token's unanswered ones, down the same connection, or a new one if that is dead.
+
+        None at once when nothing of the token is unanswered. Afterwards nothing is remembered of the token.
+        """
+
+    def drop(self, token: str) -> None:
+        """Nothing more will be asked for this token."""
+
+    def lag(self) -> float:
+        """For how many seconds the node has owed an answer to a request that was abandoned; 0 when it owes none."""
+
+    async def listen(self, within: float) -> Ear:
+        """A new connection to hear on. Raises Unavailable when there is none within `within` seconds."""
+
+    async def close(self) -> None:
+        """Close every connection."""

@@ -1,0 +1,437 @@
+"""What a store that keeps a line must do (`Capabilities.lines`): more of the conformance suite, run like the rest of it.
+
+    from interlock.testing.conformance import run_case
+    from interlock.testing.lines import LINE_CASES
+
+The contract that the cases mirror is `interlock.backends.port.Line`. They ask the port itself: what waits in line there is a
+token, and who waits with it is the flow's affair.
+
+This file is long because it is a list.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from ..api.aclient import AsyncClient
+from ..backends.port import Line
+from ..core.claim import Announced, Claim, Granted, Handed, Place, Refused
+from .conformance import Case, backend_of, fresh, let_go, take, token_of
+from .faces import Body, Kit
+
+LINE_CASES: list[Case] = []
+WITHIN = 5.0
+GRANT = 3.0  # seconds that a grant lasts which finds somebody waiting
+
+
+def case(body: Body) -> Body:
+    """Adds a body to the suite."""
+    LINE_CASES.append(Case(body.__name__, body, needs="lines"))
+    return body
+
+
+def line_of(client: AsyncClient) -> Line:
+    """The port below a client whose store keeps a line."""
+    return cast(Line, backend_of(client))
+
+
+async def join(client: AsyncClient, name: str, arrival: int, token: str = "") -> Claim:
+    """Stand in line behind whoever holds the name."""
+    line = line_of(client)
+    place = Place(arrival, await line.open_inbox(WITHIN), GRANT)
+    claim = Claim(name, token or token_of(client), 20.0, place)
+    refused = await line.claim(claim, WITHIN)
+    assert isinstance(refused, Refused), f"{name} was taken"
+    assert refused.at > 0, "a store that keeps a line says what time it is"
+    return claim
+
+
+async def hear(client: AsyncClient, seconds: float = WITHIN) -> list[Announced]:
+    """What is announced to a client within that time."""
+    return list(await line_of(client).hear(client._site.runtime.now() + seconds))
+
+
+async def served(client: AsyncClient, claim: Claim) -> Announced:
+    """The one announcement that there is, which is to that claim."""
+    (announced,) = await hear(client)
+    assert (announced.name, announced.token) == (claim.name, claim.token)
+    entry = await line_of(client).inspect(claim.name, WITHIN)
+    assert (entry.held, entry.fence) == (True, announced.fence)
+    return announced
+
+
+async def leave(client: AsyncClient, claim: Claim) -> bool:
+    """Release a claim, whatever has become of it."""
+    return await line_of(client).release(claim.name, claim.token, WITHIN)
+
+
+async def free_and_empty(client: AsyncClient, name: str) -> None:
+    """Nobody has it, nobody waits for it, nobody is told anything."""
+    assert (await line_of(client).inspect(name, WITHIN)).held is False
+    last = await take(client, name)
+    await let_go(client, last)
+    assert (await line_of(client).inspect(name, WITHIN)).held is False, "nobody was served"
+    await line_of(client).open_inbox(WITHIN)
+    assert await hear(client, 0.05) == []
+
+
+# --- standing there -----------------------------------------------------------------------------------------------------
+
+
+@case
+async def the_line_is_ordered_by_arrival(kit: Kit) -> None:
+    name, client, other = fresh("arrival"), kit.client(), kit.client()
+    holder = await take(client, name)
+    late, early, middle = [await join(other, name, arrival) for arrival in (3000, 1000, 2000)]
+    await let_go(client, holder)
+    fences = [holder.fence]
+    for claim in (early, middle, late):
+        fences.append((await served(other, claim)).fence)
+        assert await leave(other, claim) is True
+    assert fences == sorted(set(fences))
+    await free_and_empty(other, name)
+
+
+@case
+async def those_who_came_at_the_same_time_are_ordered_by_their_tokens(kit: Kit) -> None:
+    name, client = fresh("same-time"), kit.client()
+    holder = await take(client, name)
+    claims = [await join(client, name, 1000, token) for token in sorted((token_of(client) for _ in range(4)), reverse=True)]
+    await let_go(client, holder)
+    for claim in reversed(claims):
+        await served(client, claim)
+        await leave(client, claim)
+
+
+@case
+async def a_repeated_claim_keeps_its_place(kit: Kit) -> None:
+    name, client = fresh("keeps"), kit.client()
+    holder = await take(client, name)
+    first, second = await join(client, name, 1000), await join(client, name, 2000)
+    await join(client, name, 500, second.token)
+    await join(client, name, 9000, first.token)
+    assert isinstance(await line_of(client).claim(first._replace(place=None), WITHIN), Refused)
+    await let_go(client, holder)
+    await served(client, first)
+    await leave(client, first)
+    await served(client, second)
+    await leave(client, second)
+    await free_and_empty(client, name)
+
+
+@case
+async def a_claim_without_a_place_is_not_in_line(kit: Kit) -> None:
+    name, client = fresh("no-place"), kit.client()
+    holder = await take(client, name)
+    await line_of(client).open_inbox(WITHIN)
+    assert isinstance(await line_of(client).claim(Claim(name, token_of(client), 5.0), WITHIN), Refused)
+    await let_go(client, holder)
+    await free_and_empty(client, name)
+
+
+@case
+async def whoever_is_granted_leaves_the_line(kit: Kit) -> None:
+    name, client = fresh("leaves"), kit.client()
+    await line_of(client).open_inbox(WITHIN)
+    holder = await take(client, name, ttl=0.5)
+    claim = await join(client, name, 1000)
+    await kit.sleep(0.51)
+    granted = await line_of(client).claim(claim, WITHIN)
+    assert isinstance(granted, Granted)
+    assert granted.fence > holder.fence
+    assert await leave(client, claim) is True
+    await free_and_empty(client, name)
+
+
+@case
+async def a_name_whose_holder_vanished_goes_to_whoever_claims_it(kit: Kit) -> None:
+    name, client = fresh("vanished"), kit.client()
+    await line_of(client).open_inbox(WITHIN)
+    await take(client, name, ttl=0.5)
+    waiting = await join(client, name, 1000)
+    await kit.sleep(0.51)
+    passing = await take(client, name)
+    assert await hear(client, 0.05) == []
+    await let_go(client, passing)
+    assert (await served(client, waiting)).fence > passing.fence, "it kept its place meanwhile"
+    await leave(client, waiting)
+
+
+@case
+async def those_who_left_are_not_served(kit: Kit) -> None:
+    name, client = fresh("left"), kit.client()
+    holder = await take(client, name)
+    released, undone, stays = [await join(client, name, arrival) for arrival in (1000, 2000, 3000)]
+    assert await leave(client, released) is False
+    assert await line_of(client).undo(name, undone.token, WITHIN) is True
+    assert await line_of(client).undo(name, undone.token, WITHIN) is False, "there is nothing more to undo"
+    await let_go(client, holder)
+    await served(client, stays)
+    await leave(client, stays)
+    await free_and_empty(client, name)
+
+
+@case
+async def names_have_lines_of_their_own(kit: Kit) -> None:
+    base, client = fresh("lines"), kit.client()
+    names = [base, base + ":line", base + " 名前", base + " 7"]
+    holders = [await take(client, name) for name in names]
+    claims = [await join(client, name, 1000) for name in names]
+    for holder, claim in reversed(list(zip(holders, claims, strict=True))):
+        await let_go(client, holder)
+        await served(client, claim)
+    for claim in claims:
+        assert await leave(client, claim) is True
+        await free_and_empty(client, claim.name)
+
+
+# --- being served -------------------------------------------------------------------------------------------------------
+
+
+@case
+async def an_announcement_says_what_was_granted(kit: Kit) -> None:
+    name, client, other = fresh("announced"), kit.client(), kit.client()
+    holder = await take(client, name)
+    claim = await join(other, name, 1000)
+    before = await line_of(other).claim(claim, WITHIN)
+    await kit.sleep(0.05)
+    await let_go(client, holder)
+    announced = await served(other, claim)
+    assert announced.fence > holder.fence
+    assert announced.ttl == GRANT
+    after = await line_of(other).claim(await join(other, name, 2000), WITHIN)
+    assert isinstance(before, Refused)
+    assert isinstance(after, Refused)
+    assert before.at - 0.5 < announced.at <= after.at, "never later than it was"
+    remaining = (await line_of(other).inspect(name, WITHIN)).remaining
+    assert 0 < (remaining or 0) <= GRANT
+
+
+@case
+async def whoever_is_served_holds_it(kit: Kit) -> None:
+    name, client, other = fresh("holds"), kit.client(), kit.client()
+    holder = await take(client, name)
+    claim = await join(other, name, 1000)
+    await let_go(client, holder)
+    announced = await served(other, claim)
+    line = line_of(other)
+    assert isinstance(await line.claim(Claim(name, token_of(client), 5.0), WITHIN), Refused)
+    assert await line.claim(claim, WITHIN) == Granted(announced.fence, claim.ttl), "a lost announcement costs nothing"
+    assert await line.extend(name, claim.token, 30.0, WITHIN) == Granted(announced.fence, 30.0)
+    assert await line.release(name, holder.token, WITHIN) is False
+    assert await leave(other, claim) is True
+    await free_and_empty(other, name)
+
+
+@case
+async def whoever_is_served_and_does_not_want_it_passes_it_on(kit: Kit) -> None:
+    name, client, other = fresh("passed"), kit.client(), kit.client()
+    holder = await take(client, name)
+    first, second = await join(client, name, 1000), await join(other, name, 2000)
+    await let_go(client, holder)
+    assert await leave(client, first) is True  # its announcement is still unheard
+    await served(other, second)
+    assert [one.token for one in await hear(client)] == [first.token]
+    await leave(other, second)
+    await free_and_empty(client, name)
+
+
+@case
+async def a_dead_inbox_is_passed_over(kit: Kit) -> None:
+    name, client, dead, alive = fresh("dead"), kit.client(), kit.client(), kit.client()
+    holder = await take(client, name)
+    for arrival in (1000, 2000):
+        await join(dead, name, arrival)
+    waiting = await join(alive, name, 3000)
+    await join(dead, name, 4000)
+    await dead.close()
+    await let_go(client, holder)
+    await served(alive, waiting)
+    await leave(alive, waiting)
+    await free_and_empty(alive, name)
+
+
+@case
+async def everybody_hears_of_their_own_only(kit: Kit) -> None:
+    name, clients = fresh("own"), [kit.client() for _ in range(3)]
+    holder = await take(clients[0], name)
+    claims = [await join(client, name, 1000 + n) for n, client in enumerate(clients)]
+    assert len({claim.place.inbox for claim in claims if claim.place is not None}) == 3
+    await let_go(clients[0], holder)
+    for client, claim in zip(clients, claims, strict=True):
+        await served(client, claim)
+        for each in clients:
+            assert await hear(each, 0.01) == []
+        await leave(client, claim)
+
+
+@case
+async def hearing_ends_in_time_and_an_inbox_is_opened_once(kit: Kit) -> None:
+    client = kit.client()
+    line = line_of(client)
+    inbox = await line.open_inbox(WITHIN)
+    began = client._site.runtime.now()
+    assert await hear(client, 0.1) == []
+    assert await hear(client, -1.0) == []
+    assert 0.1 <= client._site.runtime.now() - began < 2
+    assert await line.open_inbox(WITHIN) == inbox
+
+
+@case
+async def an_announcement_wakes_whoever_hears(kit: Kit) -> None:
+    name, client, other = fresh("wakes"), kit.client(), kit.client()
+    holder = await take(client, name)
+    claim = await join(other, name, 1000)
+    took: list[float] = []
+
+    async def listen() -> None:
+        began = other._site.runtime.now()
+        await served(other, claim)
+        took.append(other._site.runtime.now() - began)
+
+    async def release() -> None:
+        await kit.sleep(0.1)
+        await let_go(client, holder)
+
+    await kit.together(listen(), release())
+    assert took[0] < 2
+    await leave(other, claim)
+
+
+@case
+async def a_hundred_in_line_are_served_one_by_one(kit: Kit) -> None:
+    name, client = fresh("hundred"), kit.client()
+    holder = await take(client, name, ttl=30.0)
+    claims = [await join(client, name, 1000 + n) for n in range(100)]
+    await let_go(client, holder)
+    for claim in claims:
+        (announced,) = await hear(client)
+        assert announced.token == claim.token
+        assert await leave(client, claim) is True
+    await free_and_empty(client, name)
+
+
+# --- handing over -------------------------------------------------------------------------------------------------------
+
+
+def heir_of(client: AsyncClient, name: str, arrival: int, inbox: str) -> Claim:
+    """Somebody of the same client who is to have it next."""
+    return Claim(name, token_of(client), 20.0, Place(arrival, inbox, GRANT))
+
+
+@case
+async def a_hand_over_gives_it_to_the_heir(kit: Kit) -> None:
+    name, client, other = fresh("heir"), kit.client(), kit.client()
+    line = line_of(client)
+    holder = await take(client, name)
+    heir = heir_of(client, name, 1000, await line.open_inbox(WITHIN))
+    waiting = await join(other, name, 1000)  # not earlier than the heir
+    handed = await line.hand_over(name, holder.token, heir, 1000, WITHIN)
+    assert isinstance(handed.heir, Granted)
+    assert handed == Handed(True, Granted(handed.heir.fence, heir.ttl))
+    assert handed.heir.fence > holder.fence
+    entry = await line.inspect(name, WITHIN)
+    assert entry.fence == handed.heir.fence
+    assert GRANT < (entry.remaining or 0) <= heir.ttl, "for the whole of its ttl"
+    assert await line.release(name, holder.token, WITHIN) is False
+    assert await line.claim(heir, WITHIN) == handed.heir
+    assert await leave(client, heir) is True
+    await served(other, waiting)
+    await leave(other, waiting)
+    await free_and_empty(client, name)
+
+
+@case
+async def a_hand_over_serves_whoever_came_before_the_heir(kit: Kit) -> None:
+    name, client, other = fresh("before"), kit.client(), kit.client()
+    line = line_of(client)
+    holder = await take(client, name)
+    heir = heir_of(client, name, 1500, await line.open_inbox(WITHIN))
+    late, early = await join(other, name, 2000), await join(other, name, 1000)
+    handed = await line.hand_over(name, holder.token, heir, 1500, WITHIN)
+    assert handed.held is True
+    assert isinstance(handed.heir, Refused)
+    assert 0 < (handed.heir.retry_after or 0) <= GRANT
+    assert handed.heir.at > 0
+    assert (await served(other, early)).fence > holder.fence
+    await leave(other, early)
+    await served(client, heir)
+    await leave(client, heir)
+    await served(other, late)
+    await leave(other, late)
+    await free_and_empty(client, name)
+
+
+@case
+async def a_hand_over_passes_over_the_dead(kit: Kit) -> None:
+    name, client, dead = fresh("dead-before"), kit.client(), kit.client()
+    line = line_of(client)
+    holder = await take(client, name)
+    heir = heir_of(client, name, 3000, await line.open_inbox(WITHIN))
+    for arrival in (1000, 2000, 4000):
+        await join(dead, name, arrival)
+    await dead.close()
+    handed = await line.hand_over(name, holder.token, heir, 3000, WITHIN)
+    assert isinstance(handed.heir, Granted)
+    await leave(client, heir)
+    await free_and_empty(client, name)
+
+
+@case
+async def an_heir_may_come_before_everybody(kit: Kit) -> None:
+    name, client, other = fresh("everybody"), kit.client(), kit.client()
+    line = line_of(client)
+    holder = await take(client, name)
+    heir = heir_of(client, name, 5000, await line.open_inbox(WITHIN))
+    waiting = await join(other, name, 1)
+    assert isinstance((await line.hand_over(name, holder.token, heir, 0, WITHIN)).heir, Granted)
+    assert await hear(other, 0.05) == []
+    await leave(client, heir)
+    await served(other, waiting)
+    await leave(other, waiting)
+
+
+@case
+async def an_heir_that_stands_in_line_leaves_it(kit: Kit) -> None:
+    name, client = fresh("standing"), kit.client()
+    line = line_of(client)
+    holder = await take(client, name)
+    heir = await join(client, name, 1000)
+    handed = await line.hand_over(name, holder.token, heir, 2000, WITHIN)
+    assert isinstance(handed.heir, Granted)
+    assert handed.heir.ttl == heir.ttl
+    assert ((await line.inspect(name, WITHIN)).remaining or 0) > GRANT
+    assert await hear(client, 0.05) == [], "it knows by the answer"
+    assert await leave(client, heir) is True
+    await free_and_empty(client, name)
+
+
+@case
+async def an_heir_without_a_place_does_not_wait(kit: Kit) -> None:
+    name, client, other = fresh("no-place-heir"), kit.client(), kit.client()
+    holder = await take(client, name)
+    waiting, heir = await join(other, name, 1000), Claim(name, token_of(client), 20.0)
+    handed = await line_of(client).hand_over(name, holder.token, heir, 2000, WITHIN)
+    assert isinstance(handed.heir, Refused)
+    await served(other, waiting)
+    assert await leave(other, waiting) is True
+    await free_and_empty(client, name)
+
+
+@case
+async def a_hand_over_by_somebody_else_is_a_claim(kit: Kit) -> None:
+    name, client = fresh("not-mine"), kit.client()
+    line = line_of(client)
+    inbox = await line.open_inbox(WITHIN)
+    first, second = heir_of(client, name, 2000, inbox), heir_of(client, name, 1000, inbox)
+    handed = await line.hand_over(name, token_of(client), first, 0, WITHIN)
+    assert handed.held is False
+    assert isinstance(handed.heir, Granted)
+    refused = await line.hand_over(name, token_of(client), second, 0, WITHIN)
+    assert refused.held is False
+    assert isinstance(refused.heir, Refused)
+    assert (refused.heir.retry_after or 0) > GRANT
+    await leave(client, first)
+    await served(client, second)
+    await leave(client, second)
+    await free_and_empty(client, name)
