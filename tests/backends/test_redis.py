@@ -647,11 +647,11 @@ except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
     with FaultProxy(node.port) as proxy:
+        proxy.drop_replies(1, to=b"ghost")
         child = subprocess.Popen([sys.executable, "-c", program, proxy.url], stdout=subprocess.PIPE, text=True)
         with child:
             assert child.stdout is not None
             assert child.stdout.readline() == "ready\n"
-            proxy.drop_replies(1, to=b"ghost")
             proxy.wait_for(lambda p: p.dropped == 1)
             child.send_signal(signal.SIGINT)
             assert child.stdout.readline() == "interrupted\n"

