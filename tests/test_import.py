@@ -102,7 +102,7 @@ def test_a_client_loads_its_own_store_only() -> None:
     modules = loaded("import interlock; interlock.Client('memory://')")
     stores = {module for module in modules if module.startswith("interlock.backends.")}
     assert stores == {"interlock.backends.memory", "interlock.backends.port", "interlock.backends.registry"}
-    assert not modules & {"inspect", "dataclasses", "secrets", "importlib.metadata", "asyncio"}
+    assert not modules & {"inspect", "dataclasses", "importlib.metadata", "asyncio"}
     assert not {module for module in modules if module.startswith(("interlock.testing", "interlock.cli"))}
 
 

@@ -69,32 +69,46 @@ def sit(file: str) -> None:
     hear()
 
 
-def fork_unnoticed(file: str) -> None:
-    """As `fork`, in a child that nobody told: the process number has to give it away."""
-    fork(file, told=False)
-
-
-def fork(file: str, told: bool = True) -> None:
+def fork(file: str) -> None:
     """The parent holds a lock and forks; the child uses the same client, ends like any program, and the parent goes on."""
     store = backend(file)
     token = RUNTIME.token()
     first = run(store.claim(Claim("parent's", token, 60.0), 5.0))
-    inherited = store._store._database._connection
-    if not told:
-        forks._watched.clear()
     child = os.fork()
     if child == 0:
-        assert not told or store._store._database._connection is None, "the child let go at once"
+        assert store._store._database is None, "nothing that is open crosses a fork"
         assert not isinstance(run(store.claim(Claim("parent's", RUNTIME.token(), 60.0), 5.0)), Granted)
         mine = RUNTIME.token()
         second = run(store.claim(Claim("child's", mine, 60.0), 5.0))
         assert second.fence > first.fence
-        assert store._store._database._connection is not inherited
-        assert any(inherited in kept for kept in forks._kept), "and keeps it untouched"
         run(store.release("child's", mine, 5.0))
         run(store.close())
-        del inherited
         sys.exit(7)  # the long way out, through the interpreter's own end
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert run(store.claim(Claim("parent's", token, 60.0), 5.0)).fence == first.fence, "the parent lost nothing"
+    assert run(store.release("parent's", token, 5.0))
+    assert store._store._database._connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    run(store.close())
+    say("fine")
+
+
+def fork_unnoticed(file: str) -> None:
+    """As `fork`, by somebody who tells nobody: the process number gives it away. The child refuses, the parent goes on."""
+    store = backend(file)
+    token = RUNTIME.token()
+    first = run(store.claim(Claim("parent's", token, 60.0), 5.0))
+    inherited = store._store._database._connection
+    forks._watched.clear()
+    forks._guarded.clear()
+    child = os.fork()
+    if child == 0:
+        refused(store)
+        assert any(inherited in kept for kept in forks._kept), "and keeps it untouched"
+        refused(store)  # and so on
+        refused(backend(file))  # nor by another client
+        run(store.close())
+        del inherited
+        sys.exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert store._store._database._connection is inherited, "the parent lost nothing"
     assert run(store.claim(Claim("parent's", token, 60.0), 5.0)).fence == first.fence
@@ -104,12 +118,102 @@ def fork(file: str, told: bool = True) -> None:
     say("fine")
 
 
+def refused(store: Any) -> None:
+    from interlock.errors import UsageError
+
+    said = ""
+    try:
+        run(store.claim(Claim("child's", RUNTIME.token(), 60.0), 1.0))
+    except UsageError as error:
+        said = str(error)
+    assert "forked while" in said, said or "SQLite's notes of the parent were trusted"
+
+
+def fork_outlived(file: str) -> None:
+    """The child goes on when the parent has closed the file: it is still the same file for both of them, and for others."""
+    store, told, done = backend(file), os.pipe(), os.pipe()
+    run(store.claim(Claim("warm-up", RUNTIME.token(), 60.0), 5.0))
+    child = os.fork()
+    if child == 0:
+        run(store.claim(Claim("child's", RUNTIME.token(), 60.0), 5.0))
+        os.write(told[1], b"x")
+        os.read(done[0], 1)
+        assert not isinstance(run(store.claim(Claim("x", RUNTIME.token(), 60.0), 5.0)), Granted), "two hold it"
+        run(store.close())
+        os._exit(0)
+    os.read(told[0], 1)
+    run(store.close())  # were it the last to have the file open, the log would be deleted
+    newcomer = backend(file)
+    assert not isinstance(run(newcomer.claim(Claim("child's", RUNTIME.token(), 60.0), 5.0)), Granted)
+    assert isinstance(run(newcomer.claim(Claim("x", RUNTIME.token(), 60.0), 5.0)), Granted)
+    os.write(done[1], b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    run(newcomer.close())
+    say("fine")
+
+
+def fork_amid(file: str) -> None:
+    """Fork while other threads are in the middle of requests, and while another one forks: each child can use the file."""
+    from threading import Event, Thread
+
+    store, over = backend(file), Event()
+
+    def work() -> None:
+        while not over.is_set():
+            token = RUNTIME.token()
+            run(store.claim(Claim(token, token, 60.0), 5.0))
+            run(store.release(token, token, 5.0))
+
+    def breed() -> None:
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                try:
+                    run(store.claim(Claim("child's", RUNTIME.token(), 60.0), 5.0))
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child could not use it"
+            bred.append(child)
+
+    bred: list[int] = []
+    threads = [Thread(target=work) for _ in range(2)] + [Thread(target=breed) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads[2:]:
+        thread.join()
+    over.set()
+    for thread in threads[:2]:
+        thread.join()
+    assert len(bred) == 40
+    run(store.close())
+    say("fine")
+
+
+def staying(store: Any, enter: bool) -> Any:
+    """Another thread in the middle of a verb that does not end before the event is set."""
+    from threading import Event, Thread
+
+    forks.PATIENCE = 0.1
+    run(store.release("warm-up", RUNTIME.token(), 5.0))
+    inside, leave = Event(), Event()
+
+    def verb(budget: Budget) -> None:
+        if enter:
+            store._store._enter(budget)
+        inside.set()
+        leave.wait()
+
+    thread = Thread(target=lambda: run(store._transport.run(verb, (), 5.0, False)), daemon=True)
+    thread.start()
+    inside.wait()
+    return thread, leave
+
+
 def fork_inside(file: str) -> None:
     """Fork while inside the gate. The child lives on after the parent was killed, and does not keep the gate shut."""
     store = backend(file)
-    run(store.release("warm-up", RUNTIME.token(), 5.0))
-    inner = store._store
-    inner._enter(Budget(5.0))
+    staying(store, enter=True)
     ready, done = os.pipe()
     child = os.fork()
     if child == 0:
@@ -128,30 +232,17 @@ def fork_inside(file: str) -> None:
 
 
 def fork_busy(file: str) -> None:
-    """Fork while another thread has the client's lock; the child must not wait for a thread that it does not have."""
-    from threading import Event, Thread
-
+    """Fork while a request of another thread does not end: the child neither waits for that thread nor trusts the file."""
     store = backend(file)
-    run(store.release("warm-up", RUNTIME.token(), 5.0))
-    inside, leave = Event(), Event()
-
-    def stay() -> None:
-        def verb(budget: Budget) -> None:
-            inside.set()
-            leave.wait()
-
-        run(store._transport.run(verb, (), 5.0, False))
-
-    thread = Thread(target=stay)
-    thread.start()
-    inside.wait()
+    thread, leave = staying(store, enter=False)
     child = os.fork()
     if child == 0:
-        run(store.claim(Claim("child's", RUNTIME.token(), 60.0), 1.0))
+        refused(store)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     leave.set()
     thread.join()
+    run(store.release("still fine", RUNTIME.token(), 5.0))
     run(store.close())
     say("fine")
 

@@ -476,7 +476,7 @@ def test_a_thread_waits_for_another_no_longer_than_told(make: Make) -> None:
     assert isinstance(client.claim("x", token()), Granted)
 
 
-@pytest.mark.parametrize("job", ["fork", "fork_unnoticed", "fork_busy", "frugal"])
+@pytest.mark.parametrize("job", ["fork", "fork_unnoticed", "fork_outlived", "fork_amid", "fork_busy", "frugal"])
 def test_in_a_process_of_its_own(job: str, path: Path) -> None:
     with worker(job, path) as process:
         assert hear(process) == "fine"

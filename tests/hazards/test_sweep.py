@@ -32,7 +32,8 @@ from ..flow.test_cancellation import WAYS, CancelAt
 from .support import LIMIT, SCALE, scaled
 
 TTL = 1.5  # long enough for a machine that has other things to do as well
-REQUEST = 0.45  # the request_timeout of all clients
+REQUEST = 0.45  # the request_timeout of all clients that use a network
+OF_A_FILE = 3.0  # of those that share a file, a disk and a gate with dozens of others
 DELAY = 0.01  # of each reply
 STORES = ["memory", "sqlite", "valkey", "quorum"]
 
@@ -72,12 +73,13 @@ class Stage:
 
     def __init__(self, kind: str, direct: Any, slow: Any, proxies: list[FaultProxy]) -> None:
         self.kind, self.direct, self.slow, self.proxies = kind, direct, slow, proxies
+        self.request = OF_A_FILE if kind == "sqlite" else REQUEST
         self.complaints: list[str] = []
         self.starved = 0
         self.observer: Any = None
 
     def client(self) -> AsyncClient:
-        return AsyncClient(self.slow, ttl=TTL, timeout=10, request_timeout=REQUEST)
+        return AsyncClient(self.slow, ttl=TTL, timeout=10, request_timeout=self.request)
 
     def excused(self, outcome: Any, client: AsyncClient) -> bool:
         """Whether a lease was lost because the machine did not let us run. Counted; it may not happen often."""
@@ -145,7 +147,7 @@ async def judged(trial: CancelAt, name: str, client: AsyncClient, stage: Stage, 
 
     task = asyncio.create_task(attempt())
     (outcome,) = await asyncio.gather(task, return_exceptions=True)
-    async with asyncio.timeout(REQUEST + 1):
+    async with asyncio.timeout(stage.request + 1):
         await client._site.runtime.settle()
     if trial.reached:
         assert isinstance(outcome, asyncio.CancelledError), f"{name}: swallowed: {outcome!r}"
@@ -225,7 +227,7 @@ async def sweep_keeper(stage: Stage, way: str, points: dict[str, dict[str, int]]
             assert ended[0].cancelled(), "its cancellation was swallowed"
         else:
             assert lost is None or stage.excused(lost, client)
-        async with asyncio.timeout(REQUEST + 1):
+        async with asyncio.timeout(stage.request + 1):
             await runtime.settle()
         await stage.free(name, within=TTL if lost is not None else 0.0)  # lost: nobody renews it, the ttl ends it
         renewals = client.keeping().renewals
@@ -233,7 +235,7 @@ async def sweep_keeper(stage: Stage, way: str, points: dict[str, dict[str, int]]
             await asyncio.sleep(0.6 * TTL)
             assert client.keeping().renewals > renewals, "the next lease is kept again"
         await client.close()
-        await stage.free(name, within=REQUEST)
+        await stage.free(name, within=stage.request)
         return taps[0].reached
 
     reached = await asyncio.gather(*(trial(k) for k in range(1, 9)))
@@ -295,7 +297,7 @@ def test_cancelled_at_random_moments(stage: Stage) -> None:
             if stage.excused(outcome, client):
                 continue
             assert outcome is None or isinstance(outcome, asyncio.CancelledError), repr(outcome)
-        async with asyncio.timeout(REQUEST + 1):
+        async with asyncio.timeout(stage.request + 1):
             await client._site.runtime.settle()
         for name in names:
             await stage.free(name, within=TTL if stage.starved else 0.0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,14 +76,14 @@ def test_a_token_is_128_random_bits_and_who_we_are() -> None:
 def test_the_owner_has_only_letters_that_every_store_and_terminal_can_carry(
     monkeypatch: pytest.MonkeyPatch, host: str, shown: str
 ) -> None:
-    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    monkeypatch.setattr(base.os, "uname", lambda: SimpleNamespace(nodename=host))
     assert World().owner() == f"{shown}:{os.getpid()}"
 
 
 def test_the_owner_is_looked_up_once_per_process(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     first = world.owner()
-    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    monkeypatch.setattr(base.os, "uname", lambda: SimpleNamespace(nodename="another"))
     assert world.owner() == first
     monkeypatch.setattr(base.os, "getpid", lambda: 99_999_999)
     assert world.owner() == "another:99999999"

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from secrets import token_hex
 from typing import Any, Protocol, TypeVar
 
 from ..core import token
@@ -154,16 +155,12 @@ class World:
 
     def token(self, note: str = "") -> str:
         """See `Runtime.token`."""
-        from secrets import token_hex  # lazily: it costs an import of ten milliseconds
-
         return token.compose(token_hex(token.RANDOM_DIGITS // 2), self.owner(), note)
 
     def owner(self) -> str:
         """This process's public facts, as they stand behind the random part of a token: host:pid."""
         pid = os.getpid()
         if pid != self._pid:  # first use, or a fork
-            import socket  # lazily: a store without a network does not need it otherwise
-
-            host = "".join(c for c in socket.gethostname() if c.isascii() and (c.isalnum() or c in "-._"))[:64]
+            host = "".join(c for c in os.uname().nodename if c.isascii() and (c.isalnum() or c in "-._"))[:64]
             self._owner, self._pid = f"{host}:{pid}", pid
         return self._owner

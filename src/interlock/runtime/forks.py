@@ -3,14 +3,21 @@
 A child has copies of the parent's descriptors, and some of what they lead to is shared: SQLite's memory and locks, an event
 loop's epoll set, a pipe. Using or even closing such a copy can harm the parent. So whoever owns something of the kind is told
 (`watch`), lets go of it unclosed where closing would be felt (`keep`), and makes its own when it is next needed.
+
+Some things cannot be inherited at all, not even unused: SQLite keeps notes on a file for the whole process, and a child that
+has them believes in locks it does not have. Whoever owns such a thing puts it away before the fork (`guard`). Forks of several
+threads come one after the other, so that none of them waits for what another has put away.
 """
 
 from __future__ import annotations
 
 import os
 from atexit import register
+from threading import Lock
 from typing import Protocol
 from weakref import WeakSet
+
+PATIENCE = 2.0  # seconds that a fork may be kept waiting for each guarded thing
 
 
 class Forgetful(Protocol):
@@ -20,13 +27,31 @@ class Forgetful(Protocol):
         """Called in a forked child, where only this thread exists."""
 
 
+class Guarded(Protocol):
+    """Something that must not be open, nor in the middle of anything, while the process is copied."""
+
+    def suspend(self, within: float) -> bool:
+        """Before a fork, in the thread that forks: finish, put away, and begin nothing new. False: it could not be done."""
+
+    def resume(self) -> None:
+        """In the parent, after it, in the same thread, if it was suspended."""
+
+
 _watched: WeakSet[Forgetful] = WeakSet()
+_guarded: WeakSet[Guarded] = WeakSet()
+_suspended: list[Guarded] = []
+_forking = Lock()
 _kept: list[object] = []
 
 
 def watch(thing: Forgetful) -> None:
     """Have `thing.disown` called in every forked child from now on."""
     _watched.add(thing)
+
+
+def guard(thing: Guarded) -> None:
+    """Have `thing` suspended around every fork from now on."""
+    _guarded.add(thing)
 
 
 def keep(inherited: object) -> None:
@@ -46,9 +71,24 @@ def _outlive_the_interpreter() -> None:
     pythonapi.Py_IncRef(py_object(_kept))
 
 
+def _before() -> None:
+    _forking.acquire()
+    _suspended.extend(thing for thing in list(_guarded) if thing.suspend(PATIENCE))
+
+
+def _in_parent() -> None:
+    try:
+        while _suspended:
+            _suspended.pop().resume()
+    finally:
+        _forking.release()
+
+
 def _in_child() -> None:
+    _suspended.clear()
+    _forking.release()
     for thing in list(_watched):
         thing.disown()
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -10,6 +10,7 @@ Rules of the file
 from __future__ import annotations
 
 from collections.abc import Callable
+from secrets import token_hex
 
 from ...core.claim import Announced
 from ...errors import Unavailable
@@ -97,8 +98,6 @@ class Mailbox:
         """See `port.Line.open_inbox`."""
         if self._inbox is None:
             if not self._channel:
-                from secrets import token_hex  # lazily: it costs an import of ten milliseconds
-
                 self._channel = PREFIX + token_hex(8)
             until = self._now() + within
             ear = await self._transport.listen(within)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import Any, TypeVar
 
 from ...errors import Unavailable, UsageError
@@ -32,11 +33,12 @@ class AsyncioTransport:
         self._address = address
         self._worker: ThreadPoolExecutor | None = None
         self._closed = False
+        self._turn = Lock()  # the worker's while it works
         forks.watch(self)
 
     def disown(self) -> None:
         """See `forks`. The parent's worker does not exist in the child."""
-        self._worker = None
+        self._worker, self._turn = None, Lock()
 
     async def run(self, verb: Callable[..., T], args: tuple[Any, ...], within: float, clean_up: bool) -> T:
         """See `backend.Transport.run`."""
@@ -68,7 +70,19 @@ class AsyncioTransport:
             raise UsageError(CLOSED)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "interlock-sqlite")
-        return self._worker.submit(work, *args)
+        return self._worker.submit(self._work, work, *args)
+
+    def _work(self, work: Callable[..., T], *args: Any) -> T:
+        with self._turn:
+            return work(*args)
+
+    def pause(self, within: float) -> bool:
+        """See `backend.Transport.pause`."""
+        return self._turn.acquire(timeout=within)
+
+    def go_on(self) -> None:
+        """See `backend.Transport.go_on`."""
+        self._turn.release()
 
     async def close(self, last: Callable[[], None]) -> None:
         """See `backend.Transport.close`. Waits for requests that were handed over before; a cancellation waits as well."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked
 from ...core.quorum import Roll
 from ...errors import Unavailable, UsageError
+from ...runtime import forks
 from ..port import Capabilities, Standing
 from . import faults
 from .entrance import CLOSED
@@ -34,6 +35,12 @@ class Transport(Protocol):
         A `clean_up` is not given up at a cancellation, and runs even when its time is over.
         """
 
+    def pause(self, within: float) -> bool:
+        """Wait until no call runs, and let none begin. False: one does not end, or it is this very thread's."""
+
+    def go_on(self) -> None:
+        """The end of a pause, in the same thread."""
+
     async def close(self, last: Callable[[], None]) -> None:
         """Run `last` after everything else, and stop. Leaves no thread behind."""
 
@@ -52,6 +59,18 @@ class SqliteBackend:
         self._numbers = count()
         self._closed = False
         self._settled = False
+        forks.guard(self)
+
+    def suspend(self, within: float) -> bool:
+        """See `forks`. The file is closed; the next verb opens it again, in the parent and in the child."""
+        if not self._transport.pause(within):
+            return False
+        self._store.rest()
+        return True
+
+    def resume(self) -> None:
+        """See `forks`."""
+        self._transport.go_on()
 
     # These hand out `_ask`'s coroutine instead of awaiting it: one coroutine less, a microsecond saved per verb.
 

@@ -57,6 +57,19 @@ class BlockingTransport:
             except RuntimeError:  # it was never ours: the wait ended without it
                 pass
 
+    def pause(self, within: float) -> bool:
+        """See `backend.Transport.pause`."""
+        if not self._turn.acquire(timeout=within):
+            return False
+        if self._inside:  # a signal handler or finaliser forks
+            self._turn.release()
+            return False
+        return True
+
+    def go_on(self) -> None:
+        """See `backend.Transport.go_on`."""
+        self._turn.release()
+
     async def close(self, last: Callable[[], None]) -> None:
         """See `backend.Transport.close`. Waits for a verb of another thread that is under way."""
         try:

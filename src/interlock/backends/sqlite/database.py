@@ -10,7 +10,10 @@ Invariants
 - *Versions.* A file of an older version is brought up to date by whoever opens it, in one transaction. An older interlock then
   refuses it, in words. One that has it open already goes on: it excludes as ever, it serves nobody who waits in line, and those
   find the lock when they claim again.
-- What another process opened (the parent, before a fork) is never used, closed or unlocked.
+- *No open file crosses a fork* (`forks.guard`). SQLite keeps notes on each open file for the process: a child that has them
+  takes no locks of its own, so the parent may delete the log under its feet, and a lock that another thread had at that moment
+  stays for ever. Should the parent be unable to close it (a thread hangs in it), the child refuses the file.
+- What another process opened is never used, closed or unlocked.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ CHECKPOINT_PAGES = 2000  # two megabytes of log: the two fsyncs of a checkpoint 
 STEPS = ("schema.sql", "line.sql")  # each makes the version of its number out of the one before
 
 Execute = Callable[..., sqlite3.Cursor]
+
+_spoilt: set[tuple[int, int]] = set()  # files, by device and inode, that this process has inherited open
 
 
 class Database:
@@ -84,10 +89,14 @@ class Database:
         Raises UsageError if the file is not ours, sqlite3.Error and OSError as they come.
         """
         size = size_of(self._path)
+        if not size:
+            _make_empty(self._path, size is None)
+        found = os.stat(self._path)
+        self._inode, self._device = found.st_ino, found.st_dev
+        if (self._device, self._inode) in _spoilt:
+            raise faults.inherited(address)
         if size:
             _probe(self._path, address)
-        else:
-            _make_empty(self._path, size is None)
         patience = max(budget.left(), 0.0)  # for somebody who ignores the gate
         connection = sqlite3.connect(self._path, timeout=patience, isolation_level=None, check_same_thread=False)
         self._connection = connection
@@ -100,8 +109,6 @@ class Database:
         _adopt(connection.execute, boot, wall_ms, seen)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA busy_timeout = 0")  # from here on the store waits, and looks at its budget
-        found = os.stat(self._path)
-        self._inode, self._device = found.st_ino, found.st_dev
         self.boot = boot
         self.execute = connection.cursor().execute  # one cursor for all: a new one per statement costs a microsecond
         self.connected = True
@@ -116,16 +123,18 @@ class Database:
             with suppress(Shut, OSError):
                 self._gate.enter(budget)
             self.connected, self.execute = False, _not_connected
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connection.close()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
         finally:
             self._gate.leave()
             self._gate.close()
 
     def disown(self) -> None:
         """See `forks`."""
-        forks.keep((self.execute, self._connection))
+        if self._connection is not None:
+            forks.keep((self.execute, self._connection))
+            _spoilt.add((self._device, self._inode))
         self.connected, self.execute, self._connection = False, _not_connected, None
         self._gate.close()
 

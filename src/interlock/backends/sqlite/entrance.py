@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from time import sleep
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -72,6 +73,11 @@ class Entrance:
         """Let go of the file. Leases stay. Every later verb raises UsageError."""
         self._closed = True
         self._drop(Budget(CLOSE_PATIENCE))
+
+    def rest(self) -> None:
+        """Let go of the file until the next verb."""
+        with suppress(sqlite3.Error, OSError):
+            self._drop(Budget(CLOSE_PATIENCE))
 
     # The way in.
 

@@ -78,6 +78,15 @@ def other_version(address: str, version: int) -> UsageError:
     )
 
 
+def inherited(address: str) -> UsageError:
+    """SQLite's notes on the file came over with a fork."""
+    return UsageError(
+        f"{address} cannot be used in this process: it was forked while another thread was in the middle of a request to that "
+        "file which did not end, and SQLite cannot be trusted with it here. Nothing was written. Start processes by exec "
+        "(multiprocessing's 'spawn' or 'forkserver'), or fork before the file is used"
+    )
+
+
 def two_clocks(address: str) -> UsageError:
     """The file was adopted by another boot while this process had it open."""
     return UsageError(
