@@ -5,11 +5,14 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from interlock import Client
 from interlock.testing.nodes import Node
 
 from .cli_support import COMMAND, Holder, Run, environment
@@ -30,7 +33,15 @@ def test_a_free_lock_as_json(run: Run, url: str) -> None:
     assert len(done.stdout.splitlines()) == 1
     facts = json.loads(done.stdout)
     assert facts.pop("store")
-    assert facts == {"name": "order:1", "held": False, "owner": None, "remaining": None, "fence": None}
+    assert facts == {
+        "name": "order:1",
+        "held": False,
+        "owner": None,
+        "remaining": None,
+        "fence": None,
+        "waiters": 0,
+        "waiting": [],
+    }
 
 
 def test_a_lock_that_another_process_holds(run: Run, url: str) -> None:
@@ -50,6 +61,36 @@ def test_a_lock_that_another_process_holds(run: Run, url: str) -> None:
     assert holder.token[:32] not in text.stdout + json.dumps(facts)
     assert code.returncode == 1
     assert run("status", "order:1", "--exit-code", "--url", url).returncode == 0, "released: free again"
+
+
+def test_the_queue(run: Run, url: str) -> None:
+    """Who waits, in order, and since when; a client once, however many of its threads wait."""
+    clients = [Client(url) for _ in range(2)]
+    threads = []
+    with Holder(url, "order:1") as holder:
+        for number in (0, 1, 1):
+            threads.append(Thread(target=_wait_briefly, args=(clients[number], f"reason {number}")))
+            threads[-1].start()
+            time.sleep(0.4)
+        facts = json.loads(run("status", "order:1", "--json", "--url", url).stdout)
+        text = run("status", "order:1", "--url", url).stdout
+    for thread in threads:
+        thread.join()
+    for client in clients:
+        client.close()
+    me = f"{os.uname().nodename}:{os.getpid()}"
+    assert facts["waiters"] == 2
+    assert [(one["position"], one["owner"]) for one in facts["waiting"]] == [(1, f"{me} (reason 0)"), (2, f"{me} (reason 1)")]
+    first, second = (one["since"] for one in facts["waiting"])
+    assert first > second > 0.2
+    assert "queue  2 waiting" in text
+    assert f"1  {me} (reason 0)  for " in text
+    assert holder.token[:32] not in text
+
+
+def _wait_briefly(client: Client, note: str) -> None:
+    with client.lock("order:1", timeout=30, note=note):
+        pass
 
 
 def test_the_url_of_the_command_line_wins(run: Run, node: Node) -> None:

@@ -151,6 +151,11 @@ class BaseLease:
         check(self._hold, now)
         self._hold.progressed = now
 
+    @property
+    def waited(self) -> float:
+        """How many seconds it took to get the lock, from the call to the grant. 0 for `try_acquire`, which does not wait."""
+        return self._hold.waited
+
     def remaining(self) -> float:
         """For how many seconds the lease may still be believed; 0 when lost or released. Asks no store."""
         return self._hold.remaining(self._site.runtime.now())

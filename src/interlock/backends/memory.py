@@ -16,7 +16,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ..core import fence as fences
-from ..core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Place, Refused, Renewal, Unmarked, free
+from ..core.claim import SHOWN, Announced, Claim, Entry, Gone, Granted, Handed, Place, Refused, Renewal, Unmarked, Waiting, free
 from ..core.quorum import Roll
 from ..core.token import owner_of
 from ..errors import Unavailable, UsageError
@@ -238,10 +238,12 @@ class MemoryBackend:
         """See `port.Backend.inspect`."""
         memory = self._memory
         with memory.guard:
-            held = memory.holder(name)
-            if held is None:
-                return free(name)
-            return Entry(name, True, owner_of(held.token), held.until - memory.now(), held.fence)
+            held, line, now = memory.holder(name), memory.lines.get(name, []), memory.now()
+            queue = tuple(Waiting(owner_of(token), max(now - arrival / 1e6, 0.0)) for arrival, token, _ in line[:SHOWN])
+            entry = free(name)
+            if held is not None:
+                entry = Entry(name, True, owner_of(held.token), held.until - now, held.fence)
+            return entry._replace(waiting=queue, waiters=len(line))
 
     async def roll(self, within: float) -> Standing:
         """See `port.Member.roll`."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
 
-_VERBS = {"run": ".run.verb", "status": ".status", "demo": ".demo.play"}
+_VERBS = {"run": ".run.verb", "status": ".status", "wait": ".wait", "demo": ".demo.play"}
 _CODES = """\
 exit codes:
   0 done   64 wrong command line   69 the store does not answer
@@ -38,7 +38,8 @@ _MAIN = f"""\
 examples:
   interlock demo                       see what a lock is for, in 10 seconds
   interlock run nightly -- ./backup    one backup at a time, on all hosts
-  interlock status order:123           who holds the lock order:123?
+  interlock status order:123           who holds the lock order:123, who waits?
+  interlock wait order:123             until nobody holds it; takes nothing
   INTERLOCK_URL=redis://cache:6379 interlock status order:123 --json
 
 {_STORE}
@@ -60,11 +61,33 @@ the JSON object:
   fence      the number of this grant, greater than all before it, or null:
              unknown
   store      the address, without secrets
+  waiters    how many clients wait in line
+  waiting    the first hundred of them in order, as objects with position,
+             owner and since (seconds). One client is one of them, however
+             many of its threads or tasks wait; on stores without a line: none
   votes      only for a quorum: what each node says, as objects with node,
              verdict, latency (seconds, or null) and detail
 
 {_STORE}
 {_CODES}"""
+_WAIT = f"""\
+examples:
+  interlock wait nightly && ./report.sh
+  interlock wait nightly --timeout 10m || echo still running
+
+It takes nothing and stands in no line: it looks again after pauses of up to a
+second, and by the time it says "free" somebody else may have the lock. To do
+something only while a lock is yours, use `interlock run`.
+
+durations:
+  250ms  30s  10m  1h  2d, or a number of seconds
+
+exit codes:
+  0 free   75 still held when the time was over
+  64 wrong command line   69 the store does not answer
+  78 wrong URL, or the key is not a lock
+
+{_STORE}"""
 _DEMO = """\
 example:
   interlock demo
@@ -173,13 +196,22 @@ def _parser() -> argparse.ArgumentParser:
     run.takes_command = True
     run_arguments.add_to(run)
 
-    say = "who holds a lock now"
+    say = "who holds a lock now, and who waits for it"
     status = verbs.add_parser("status", help=say, description=f"Show {say}.", epilog=_STATUS, formatter_class=raw)
     status.add_argument("name", metavar="NAME", help="the name of the lock, as in client.lock(NAME)")
     status.add_argument("--json", action="store_true", help="print one JSON object")
     status.add_argument("--exit-code", action="store_true", help="0 free, 1 held, anything else: cannot be told")
     # After the verb as well; SUPPRESS keeps an absent one from wiping out the one before the verb.
     status.add_argument("--url", metavar="URL", default=argparse.SUPPRESS, help="where the locks are kept; else INTERLOCK_URL")
+
+    say = "wait until nobody holds a lock"
+    wait = verbs.add_parser(
+        "wait", help=say, description=f"{say.capitalize()}. Take nothing.", epilog=_WAIT, formatter_class=raw
+    )
+    wait.add_argument("name", metavar="NAME", help="the name of the lock, as in client.lock(NAME)")
+    wait.add_argument("--timeout", metavar="D", help="wait at most so long; default: for ever")
+    wait.add_argument("--quiet", action="store_true", help="say nothing, the exit code tells")
+    wait.add_argument("--url", metavar="URL", default=argparse.SUPPRESS, help="where the locks are kept; else INTERLOCK_URL")
 
     say = "see what a lock is for, in 10 seconds"
     verbs.add_parser("demo", help=say, description=f"{say.capitalize()}.", epilog=_DEMO, formatter_class=raw)

@@ -1,4 +1,4 @@
-"""`interlock status NAME`: who holds a lock now."""
+"""`interlock status NAME`: who holds a lock now, and who waits for it."""
 
 from __future__ import annotations
 
@@ -48,6 +48,11 @@ def as_json(entry: Entry, store: str) -> str:
         "remaining": round(entry.remaining, 3) if entry.held and entry.remaining is not None else None,
         "fence": entry.fence if entry.held else None,
         "store": store,
+        "waiters": entry.waiters,
+        "waiting": [
+            {"position": position, "owner": owner or None, "since": round(since, 3)}
+            for position, (owner, since) in enumerate(entry.waiting, 1)
+        ],
     }
     if entry.votes:
         facts["votes"] = [vote._asdict() for vote in map(_rounded, entry.votes)]
@@ -59,9 +64,8 @@ def as_text(entry: Entry, store: str) -> str:
     votes = [vote._replace(detail=_readable(vote.detail)) for vote in entry.votes]
     nodes = f"\n{table(votes)}" if votes else ""
     if not entry.held:
-        return f"{entry.name} is free\n  store  {store}{nodes}"
-    foreign = not entry.owner and entry.fence is None
-    holder = "a client that is not interlock" if foreign else _readable(entry.owner) or "an unnamed client"
+        return "\n".join([f"{entry.name} is free", f"  store  {store}", *_queue(entry)]) + nodes
+    holder = holder_of(entry)
     lines = [f"{entry.name} is held by {holder}"]
     host, colon, pid = holder.rpartition(":")
     if colon:
@@ -73,7 +77,25 @@ def as_text(entry: Entry, store: str) -> str:
     if entry.fence is not None:
         lines.append(f"  fence  {entry.fence}")
     lines.append(f"  store  {store}")
-    return "\n".join(lines) + nodes
+    return "\n".join(lines + _queue(entry)) + nodes
+
+
+def holder_of(entry: Entry) -> str:
+    """Who has it, in words that a terminal can show."""
+    foreign = not entry.owner and entry.fence is None
+    return "a client that is not interlock" if foreign else _readable(entry.owner) or "an unnamed client"
+
+
+def _queue(entry: Entry) -> list[str]:
+    """Who waits, the next one first."""
+    if not entry.waiters:
+        return []
+    lines = [f"  queue  {entry.waiters} waiting"]
+    for position, (owner, since) in enumerate(entry.waiting, 1):
+        lines.append(f"    {position:>3}  {_readable(owner) or 'an unnamed client'}  for {since:.1f} s")
+    if entry.waiters > len(entry.waiting):
+        lines.append(f"    ... and {entry.waiters - len(entry.waiting)} more")
+    return lines
 
 
 def _rounded(vote: Vote) -> Vote:

@@ -94,11 +94,23 @@ class Gone(NamedTuple):
     taken: bool
 
 
+class Waiting(NamedTuple):
+    """A client in line: what it says of itself in public, and for how many seconds it has been waiting, as far as is known."""
+
+    owner: str
+    since: float
+
+
+SHOWN = 100  # how many of a line an entry lists at most
+
+
 class Entry(NamedTuple):
     """What a store knows of a name, with nothing secret in it.
 
     `remaining` is None when the holder has no expiry, `fence` is None when the holder is a foreign client. `votes` are the
-    views of a quorum's nodes.
+    views of a quorum's nodes. `waiting` are the first of those in line, in order, and `waiters` is how many there are. Each is
+    a client; those of its threads or tasks that wait behind it are known to itself only. One that was killed stays in line
+    until its turn comes.
     """
 
     name: str
@@ -107,6 +119,8 @@ class Entry(NamedTuple):
     remaining: float | None
     fence: int | None
     votes: tuple[Vote, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    waiters: int = 0
 
 
 def free(name: str) -> Entry:

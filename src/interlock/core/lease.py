@@ -93,6 +93,7 @@ class Hold:
         "told",
         "ttl",
         "unsure",
+        "waited",
         "wanted",
         "watchers",
     )
@@ -114,6 +115,7 @@ class Hold:
         self.fence = fence
         self.deadline = deadline
         self.began = self.progressed = began
+        self.waited = 0.0  # seconds from the first question to the grant
         self.policy = policy
         self._rate = rate
         self.gone = ""  # the reason, once it is lost

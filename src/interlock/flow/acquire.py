@@ -32,9 +32,13 @@ async def acquire(
     Raises AcquireTimeout when `timeout` has passed, Unavailable at the first question that the store does not answer.
     """
     site.runtime.here()
+    began = site.runtime.now()
     if site.backend.capabilities.lines:
-        return await wait.acquire(site, name, ttl, timeout, policy, note, fair)
-    return await _poll(site, name, ttl, timeout, policy, note)
+        hold = await wait.acquire(site, name, ttl, timeout, policy, note, fair)
+    else:
+        hold = await _poll(site, name, ttl, timeout, policy, note)
+    hold.waited = site.runtime.now() - began
+    return hold
 
 
 async def _poll(site: Site, name: str, ttl: float, timeout: float | None, policy: Policy, note: str) -> Hold:

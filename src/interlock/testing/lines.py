@@ -16,6 +16,7 @@ from typing import cast
 from ..api.aclient import AsyncClient
 from ..backends.port import Line
 from ..core.claim import Announced, Claim, Granted, Handed, Place, Refused
+from ..core.token import owner_of
 from .conformance import Case, backend_of, fresh, let_go, take, token_of
 from .faces import Body, Kit
 
@@ -73,6 +74,24 @@ async def free_and_empty(client: AsyncClient, name: str) -> None:
     assert (await line_of(client).inspect(name, WITHIN)).held is False, "nobody was served"
     await line_of(client).open_inbox(WITHIN)
     assert await hear(client, 0.05) == []
+
+
+@case
+async def inspect_shows_who_waits(kit: Kit) -> None:
+    name, client, other = fresh("queue"), kit.client(), kit.client()
+    holder = await take(client, name)
+    assert (await client.inspect(name)).waiters == 0
+    at = (await line_of(client).claim(Claim(name, token_of(client), 1.0, Place(1, "", GRANT)), WITHIN)).at  # type: ignore[union-attr]
+    now = int(at * 1e6)
+    late, early = await join(client, name, now - 2_000_000), await join(other, name, now - 9_000_000)
+    entry = await client.inspect(name)
+    assert entry.waiters == len(entry.waiting)
+    assert [waiting.owner for waiting in entry.waiting[-2:]] == [owner_of(early.token), owner_of(late.token)]
+    assert 9 <= entry.waiting[-2].since < 60
+    assert 2 <= entry.waiting[-1].since < entry.waiting[-2].since
+    assert all(secret[:32] not in str(entry) for secret in (holder.token, early.token, late.token)), "nothing secret"
+    await leave(client, late)
+    await leave(other, early)
 
 
 # --- standing there -----------------------------------------------------------------------------------------------------

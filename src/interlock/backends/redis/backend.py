@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked, free
+from ...core.claim import SHOWN, Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked, free
 from ...core.quorum import Roll
 from ...runtime.base import Runtime
 from ..port import Capabilities, Standing
@@ -43,7 +43,9 @@ from .packing import (
     line_keys,
     lock_keys,
     ms,
+    queue,
     seconds,
+    text,
     undoing,
 )
 from .refusals import nonsense, not_a_lock, refusal
@@ -100,12 +102,12 @@ class RedisBackend:
                 self._left(claim.token)
                 return Granted(fence, ms(claim.ttl) / 1000)
             case [0, int(left), bytes(owner), _]:
-                return Refused(seconds(left), owner.decode("utf-8", "replace"))
+                return Refused(seconds(left), text(owner))
             case [0 | 3, int(left), bytes(owner), int(micros), _]:
                 self._clock.told(micros, self._transport.age)
                 if claim.token in self._places:
                     self._waiting.add(claim.token)
-                return Refused(seconds(left), owner.decode("utf-8", "replace"), at=micros / 1_000_000)
+                return Refused(seconds(left), text(owner), at=micros / 1_000_000)
         raise nonsense(self.address, reply)
 
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
@@ -205,13 +207,13 @@ class RedisBackend:
 
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`."""
-        reply = await self._run(INSPECT, lock_keys(name), (), name, (), within)
+        reply = await self._run(INSPECT, line_keys(name), (b"%d" % SHOWN,), name, (), within)
         match reply:
-            case [0, _]:
-                return free(name)
-            case [1, int(left), bytes(owner), bytes(fence), _]:
-                known = int(fence) if fence.isdigit() else None
-                return Entry(name, True, owner.decode("utf-8", "replace"), seconds(left), known)
+            case [int(held), int(left), bytes(owner), bytes(fence), int(waiters), [*line], _]:
+                entry = free(name)
+                if held:
+                    entry = Entry(name, True, text(owner), seconds(left), int(fence) if fence.isdigit() else None)
+                return entry._replace(waiting=queue(line), waiters=waiters)
         raise nonsense(self.address, reply)
 
     async def roll(self, within: float) -> Standing:

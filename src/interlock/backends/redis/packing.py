@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from ...core import fence as fences
-from ...core.claim import Claim
+from ...core.claim import Claim, Waiting
 from .scripts import RELEASE
 
 # How long an unused fence counter is kept. Longer than any plausible step back of a server's clock: within this time the
@@ -24,6 +25,19 @@ def fence_key(name: str) -> bytes:
 def fresh_mark() -> bytes:
     """A fresh one, to be echoed by the reply."""
     return b"%x" % next(_marks)
+
+
+def text(raw: bytes) -> str:
+    """What somebody wrote, whatever it is."""
+    return raw.decode("utf-8", "replace")
+
+
+def queue(line: Sequence[object]) -> tuple[Waiting, ...]:
+    """What inspect.lua tells of a line: public facts and microseconds, in turns."""
+    pairs = zip(line[::2], line[1::2], strict=True)
+    return tuple(
+        Waiting(text(who), int(since) / 1e6) for who, since in pairs if isinstance(who, bytes) and isinstance(since, bytes)
+    )
 
 
 def lock_keys(name: str) -> tuple[bytes, ...]:

@@ -15,7 +15,8 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from ...core.claim import Place
+from ...core.claim import SHOWN, Place, Waiting
+from ...core.token import owner_of
 from . import inbox
 from .database import Execute
 
@@ -33,6 +34,8 @@ NEXT = """
     WHERE name = ? AND arrival < ? AND (arrival, token) > (?, ?) ORDER BY arrival, token LIMIT 1
 """
 GONE = "DELETE FROM line WHERE name = ? AND inbox = ?"
+LIST = "SELECT arrival, token FROM line WHERE name = ? ORDER BY arrival, token LIMIT ?"
+COUNT = "SELECT count(*) FROM line WHERE name = ?"
 STALE = "DELETE FROM line WHERE expires <= ?"
 SOONEST = "SELECT min(expires) FROM line"
 
@@ -63,6 +66,13 @@ def following(execute: Execute, name: str, before: int) -> Waiter | None:
             execute(GONE, (name, waiter.inbox))  # with all who listened there
         place = waiter.arrival, waiter.token
     return None
+
+
+def shown(execute: Execute, name: str, now: float) -> tuple[tuple[Waiting, ...], int]:
+    """The first of those in line, and how many there are."""
+    rows = execute(LIST, (name, SHOWN)).fetchall()
+    waiters: int = execute(COUNT, (name,)).fetchone()[0] if len(rows) == SHOWN else len(rows)
+    return tuple(Waiting(owner_of(token), max(now - arrival / 1e6, 0.0)) for arrival, token in rows), waiters
 
 
 def sweep(execute: Execute, now: float) -> float:

@@ -208,10 +208,11 @@ class Store(Entrance):
         database = self._enter(budget)
         *_, arrival, holder, fence, expires = self._begin(database, budget, name)
         now = self._now()
+        waiting, waiters = line.shown(database.execute, name, now)
         database.execute("ROLLBACK")
-        if arrival is None or expires <= now:
-            return free(name)
-        return Entry(name, True, owner_of(holder), expires - now, fence)
+        held = arrival is not None and expires > now
+        entry = Entry(name, True, owner_of(holder), expires - now, fence) if held else free(name)
+        return entry._replace(waiting=waiting, waiters=waiters)
 
     @whole
     def roll(self, budget: Budget) -> Roll | None:

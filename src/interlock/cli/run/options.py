@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 from ...core import checks
 from ...errors import UsageError
+from ..durations import duration
 
 TTL = 30.0
 GRACE = 5.0
-_UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)", re.ASCII)
 
 
 class Options(NamedTuple):
@@ -37,8 +36,8 @@ class Options(NamedTuple):
 
 def read(given: argparse.Namespace) -> Options:
     """The options behind the arguments. Raises UsageError for what cannot be meant."""
-    ttl = checks.ttl(_duration(given.ttl, "--ttl")) if given.ttl else TTL
-    at_least = checks.ttl(_duration(given.at_least, "--at-least")) if given.at_least else 0.0
+    ttl = checks.ttl(duration(given.ttl, "--ttl")) if given.ttl else TTL
+    at_least = checks.ttl(duration(given.at_least, "--at-least")) if given.at_least else 0.0
     return Options(
         name=checks.name(given.name),
         command=given.command,
@@ -47,8 +46,8 @@ def read(given: argparse.Namespace) -> Options:
         ttl=ttl,
         grace=_grace(given.grace, ttl),
         at_least=at_least,
-        max_hold=checks.max_hold(_duration(given.max_hold, "--max-hold"), ttl) if given.max_hold else None,
-        lock_delay=checks.lock_delay(_duration(given.lock_delay, "--lock-delay"), ttl) if given.lock_delay else 0.0,
+        max_hold=checks.max_hold(duration(given.max_hold, "--max-hold"), ttl) if given.max_hold else None,
+        lock_delay=checks.lock_delay(duration(given.lock_delay, "--lock-delay"), ttl) if given.lock_delay else 0.0,
         on_lost=given.on_lost,
         busy=_busy(given),
         silent_if_busy=given.skip,
@@ -70,14 +69,14 @@ def _timeout(given: argparse.Namespace) -> float | None:
             "--standby starts the command again after a loss, so it cannot be left running: not with --on-lost warn"
         )
     if given.timeout is not None:
-        return checks.timeout(_duration(given.timeout, "--timeout"))
+        return checks.timeout(duration(given.timeout, "--timeout"))
     return 0.0 if given.no_wait or given.skip else None
 
 
 def _grace(text: str | None, ttl: float) -> float:
     if text is None:
         return min(GRACE, ttl / 3)
-    grace = _duration(text, "--grace")
+    grace = duration(text, "--grace")
     if grace > ttl / 2:
         raise UsageError(
             f"--grace {text} is more than half of the ttl ({ttl:g} s): the lease is renewed when a third of it is over, and "
@@ -95,11 +94,3 @@ def _busy(given: argparse.Namespace) -> int:
     if code > 255:
         raise UsageError(f"-E {given.conflict_exit_code}: an exit code is a number from 0 to 255")
     return code
-
-
-def _duration(text: str, option: str) -> float:
-    """`250ms`, `30s`, `10m`, `1.5h`, `2d`, or a bare number of seconds."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise UsageError(f"{option} {text}: not a duration. Write 250ms, 30s, 10m, 1h, or a number of seconds")
-    return float(match[1]) * _UNITS[match[2]]
