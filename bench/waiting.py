@@ -409,9 +409,7 @@ def _killed(node: Node, times: int = 10, ttl: float = 2.0) -> None:
             holder.wait()
             holder.stdout.close()
     print(f"\na holder with a ttl of {ttl:g} s is killed (SIGKILL), {times} times; who waits has it after the ttl and")
-    print(
-        f"  {max(late) * 1000:+.0f} ms at the latest, median {statistics.median(late) * 1000:+.0f} ms (its last renewal was a while ago)"
-    )
+    print(f"  {max(late) * 1000:+.0f} ms at the latest, median {statistics.median(late) * 1000:+.0f} ms (renewed before)")
 
 
 def many_locks(locks: int, each: int) -> None:
