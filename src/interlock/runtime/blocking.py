@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from .base import Ended, World, attempt, now
@@ -162,13 +162,28 @@ class Thread:
             self._thread.join(patience)
 
 
+class Restful(Protocol):
+    """Something that others may have forgotten to close."""
+
+    def rest(self) -> None:
+        """The interpreter ends, and the threads of ours have ended."""
+
+
 _threads: WeakSet[Thread] = WeakSet()
+_restful: WeakSet[Restful] = WeakSet()
+
+
+def at_exit(thing: Restful) -> None:
+    """Have `thing.rest` called when the interpreter ends."""
+    _restful.add(thing)
 
 
 def _halt_all() -> None:
     # Before the interpreter takes itself apart, or a thread that is in the middle of something would see half of it gone.
     for thread in list(_threads):
         thread.halt(AT_EXIT)
+    for thing in list(_restful):
+        thing.rest()
 
 
 atexit.register(_halt_all)

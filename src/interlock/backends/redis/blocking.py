@@ -13,10 +13,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from math import inf
 
 from ...errors import Unavailable, UsageError
 from ...runtime.base import now
+from ...runtime.blocking import at_exit
 from .connect import Recipe
 from .resp import ProtocolError, Reply
 from .transport import Undo
@@ -50,6 +52,7 @@ class BlockingTransport:
         self._recipe = recipe
         self._closed = False
         self._start_afresh()
+        at_exit(self)
 
     def _start_afresh(self) -> None:
         self._pid = os.getpid()
@@ -138,6 +141,19 @@ class BlockingTransport:
             for ear in self._ears:
                 ear.close()
         self._start_afresh()
+
+    def rest(self) -> None:
+        """The interpreter ends: close what nobody is using. Others may be in the middle of something; they end with it."""
+        if self._pid != os.getpid():
+            return
+        with self._guard:
+            for parked in [*self._parked.values(), *self._late]:
+                wire, parked.wire = parked.wire, None
+                if wire is not None:
+                    wire.close()
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
     def _enter(self) -> None:
         if self._closed:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from errno import ECONNRESET
 from socket import SHUT_RDWR
 from typing import Any, cast
+from weakref import finalize
 
 from ...errors import Unavailable
 from ...runtime.base import now
@@ -25,11 +26,14 @@ class Late(Exception):
 class Wire:
     """One connection. `owed` counts the replies that are still to come."""
 
-    __slots__ = ("_again", "_connection", "_parser", "_sock", "dead", "forgetful", "owed", "torn")
+    __slots__ = ("__weakref__", "_again", "_close", "_parser", "_sock", "dead", "forgetful", "owed", "torn")
 
     def __init__(self, connection: Any) -> None:
-        self._connection = connection  # kept: it closes the socket when it is collected
         self._sock = connection._sock
+        # For those who forget to close: a socket that is collected before its owner complains. What is called must not know
+        # this object. Not at exit: a daemon thread may be using it (see `BlockingTransport.rest`).
+        self._close = finalize(self, _close, self._sock, connection)
+        self._close.atexit = False
         self._sock.settimeout(0)
         self._parser = Parser()
         self._again: tuple[type[BaseException], ...] = (BlockingIOError,)
@@ -133,7 +137,11 @@ class Wire:
     def close(self) -> None:
         """Close it. What was sent before still reaches the peer."""
         self.dead = True
-        self._sock.close()
+        self._close()
+
+
+def _close(sock: Any, _: object) -> None:
+    sock.close()
 
 
 class Listener:
