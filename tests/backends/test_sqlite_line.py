@@ -212,6 +212,7 @@ def test_leaving_the_line(both: Both, path: Path) -> None:
         b, c, d = await two.waits(10), await two.waits(20), await two.waits(30)
         assert await two.release(b) is False, "it held nothing"
         assert await two.release(b) is False
+        assert await two.backend.undo("x", c, 5.0) is True, "though its claim was answered"
         assert await two.backend.undo("x", c, 5.0) is False
         two.backend._owed[99] = c  # as if its answer had never come
         assert await two.backend.undo("x", c, 5.0) is True

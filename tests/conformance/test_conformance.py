@@ -21,7 +21,7 @@ def test_conformance(case: Case, colour: str, store: str) -> None:
 
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("case", LINE_CASES, ids=str)
-@pytest.mark.parametrize("kind", ["memory", "valkey", "redis"])  # what each store declares is pinned below
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "valkey", "redis"])  # what each store declares is pinned below
 def test_a_line(case: Case, colour: str, kind: str, request: pytest.FixtureRequest) -> None:
     run_case(case, store_url(request, kind), colour)
 

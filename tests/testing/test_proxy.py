@@ -507,3 +507,25 @@ def test_close_leaves_no_thread_and_no_socket(node: Node, mode: str) -> None:
     with pytest.raises(ConnectionRefusedError):
         Wire(proxy)
     wire.close()
+
+
+def test_pushes_alone_vanish(proxy: FaultProxy, dial: Any, node: Node) -> None:
+    listener, other = dial(), dial()
+    listener.ask("SUBSCRIBE news")
+    proxy.drop_pushes(2)
+    for number in range(3):
+        assert other.ask(f"PUBLISH news {number}") == 1
+    proxy.wait_for(lambda p: p.pushes == 3)
+    assert proxy.dropped == 2
+    assert listener.get()[-1] == b"2"
+    with pytest.raises(UsageError):
+        proxy.drop_pushes(0)
+
+
+def test_those_who_subscribed_are_cut_and_nobody_else(proxy: FaultProxy, dial: Any, node: Node) -> None:
+    listener, other = dial(), dial()
+    listener.ask("SUBSCRIBE news")
+    assert other.ask("PING") == b"PONG"
+    proxy.cut_subscribers()
+    proxy.wait_for(lambda p: p.live == 1)
+    assert (proxy.cuts, other.ask("PING")) == (1, b"PONG")

@@ -20,6 +20,7 @@ from ..flow import acquire as acquiring
 from ..flow import hold as holding
 from ..flow.keep import Keeper
 from ..flow.site import Site
+from ..flow.wait import dismiss
 from ..runtime.aio import AsyncioRuntime, Leash
 from .base import BaseLease, Entered
 from .options import UNSET, Callback, Options, Settings, Unset, where
@@ -260,10 +261,10 @@ class AsyncClient:
 
     async def close(self) -> None:
         """End renewal and close the connections. Leases that were not released end with their ttl. Harmless when repeated."""
+        await dismiss(self._site)
         await self._site.hub.close()
         await self._keeper.close()
         await self._site.backend.close()
-        self._site.gate.close()
 
     async def __aenter__(self) -> AsyncClient:
         """The client itself."""

@@ -18,6 +18,7 @@ from ..flow import acquire as acquiring
 from ..flow import hold as holding
 from ..flow.keep import Keeper
 from ..flow.site import Site
+from ..flow.wait import dismiss
 from ..runtime.blocking import BlockingRuntime, run
 from .base import BaseLease, Entered
 from .options import UNSET, Callback, Options, Settings, Unset, where
@@ -231,10 +232,11 @@ class Client:
 
     def close(self) -> None:
         """End renewal and close the connections. Leases that were not released end with their ttl. Harmless when repeated."""
-        run(self._site.hub.close())
+        run(dismiss(self._site))
+        self._site.hub.hush()
         run(self._keeper.close())
         run(self._site.backend.close())
-        self._site.gate.close()
+        run(self._site.hub.close())
 
     def __enter__(self) -> Client:
         """The client itself."""

@@ -4,6 +4,8 @@ What `memory` answers is right by definition: a stateful test drives each store 
 compares the answers. It excludes threads and tasks of one process from each other, nothing more.
 
 Rules of the file: one dictionary, one counter, one lock around each verb. Clever belongs elsewhere.
+
+A little long because the specification of all verbs, of the line too, is best read in one piece.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 from _thread import allocate_lock  # threading itself is forbidden to backends: it invites waiting
 from bisect import insort
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -20,6 +23,7 @@ from ..core.claim import SHOWN, Announced, Claim, Entry, Gone, Granted, Handed, 
 from ..core.quorum import Roll
 from ..core.token import owner_of
 from ..errors import Unavailable, UsageError
+from ..runtime import forks
 from ..runtime.base import Runtime
 from .port import Backend, Capabilities, Standing
 
@@ -37,6 +41,8 @@ class Inbox:
 
     def __init__(self) -> None:
         self.announced: list[Announced] = []
+        self.heard = False  # somebody listens at this moment
+        self.closed = False
         self.ear, self.hammer = os.pipe()
         os.set_blocking(self.ear, False)
         os.set_blocking(self.hammer, False)
@@ -50,14 +56,25 @@ class Inbox:
     def take(self) -> list[Announced]:
         """Called inside the guard."""
         taken, self.announced = self.announced, []
-        if taken:
+        with suppress(BlockingIOError):
             os.read(self.ear, 1)
         return taken
 
     def close(self) -> None:
-        """Nobody listens any more."""
-        os.close(self.ear)
-        os.close(self.hammer)
+        """Nobody listens any more; whoever does at this moment is woken, and closes it. Called inside the guard, as below."""
+        self.closed = True
+        if self.heard:
+            with suppress(BlockingIOError):
+                os.write(self.hammer, b"!")
+        else:
+            os.close(self.ear)
+            os.close(self.hammer)
+
+    def listen(self, listens: bool) -> None:
+        """Somebody does from now on, or does not any more."""
+        self.heard = listens
+        if self.closed and not listens:
+            self.close()
 
 
 class Memory:
@@ -72,6 +89,11 @@ class Memory:
         self.lines: dict[str, list[tuple[int, str, Place]]] = {}  # (arrival, token, place), in order
         self.inboxes: dict[str, Inbox] = {}
         self.guard = allocate_lock()
+        forks.watch(self)
+
+    def disown(self) -> None:
+        """See `forks`. Those who wait do so in the parent; a thread that was inside does not exist in the child."""
+        self.lines, self.inboxes, self.guard = {}, {}, allocate_lock()
 
     def holder(self, name: str) -> Held | None:
         """Who holds the name at this moment; forgets it once its time is over."""
@@ -222,12 +244,18 @@ class MemoryBackend:
     async def hear(self, until: float) -> list[Announced]:
         """See `port.Line.hear`."""
         memory = self._memory
-        inbox = memory.inboxes.get(self._inbox)
-        if inbox is None:
-            raise Unavailable("the inbox is closed", backend=self.address, cause="closed")
-        await self._runtime.readable(inbox.ear, until)
         with memory.guard:
-            return inbox.take() if self._inbox in memory.inboxes else []
+            inbox = memory.inboxes.get(self._inbox)
+            if inbox is None:
+                raise Unavailable("the inbox is closed", backend=self.address, cause="closed")
+            inbox.listen(True)
+        try:
+            await self._runtime.readable(inbox.ear, until)
+            with memory.guard:
+                return [] if inbox.closed else inbox.take()
+        finally:
+            with memory.guard:
+                inbox.listen(False)
 
     async def undo(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.undo`. Nothing is ever on its way here, but the token may stand in line."""

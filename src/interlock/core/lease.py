@@ -21,7 +21,8 @@ DRIFT_FLOOR = 0.002  # two milliseconds: the granularity of expiry in Redis, twi
 HELD, DOUBTFUL, LOST, RELEASED = "held", "doubtful", "lost", "released"
 
 Watcher = Callable[[str], None]
-"""Told what has become of a lease: "landed" (a renewal was answered), "doubtful", "lost" or "released"."""
+"""Told what has become of a lease: "landed" (a renewal was answered), "doubtful", "lost", "released", or "dropped" (nobody has
+it any more, so it is left to expire)."""
 
 
 def drift(ttl: float, rate: float = DRIFT_RATE) -> float:

@@ -5,16 +5,22 @@ the one token and claims for the next. So three hundred tasks cost a store no mo
 
 Invariants
 - One per name is *first*. It asks the store, unless a lease of this client holds the name: then it waits to be handed over to.
+- A waiter either asks for itself (`asking`) or is handed over to (`offered`), never both: it would stand in line twice.
+- A token is on record here (`in_line`) before anything goes out that may put it into the store's line, so no announcement is
+  taken for a stranger's. One of a token that is held already, by an answer that came first, is nothing to be passed on.
 - Who has left (`gone`) is never given anything: what was taken for it is passed on by whoever took it.
-- Nobody sleeps past the end of the holder's lease, here or elsewhere, and a bell that rings for nothing does no harm.
+- Nobody sleeps past the end of the holder's lease, here or elsewhere, and a bell that rings for nothing does no harm. Whoever
+  is told to ask again (`again`) does so, though an older answer says otherwise.
 
 Rules of the file: bookkeeping only, no question is asked here. Every method is short and takes the guard: threads share it.
+
+A little long because everything that may happen to a waiter is told here, and nowhere else.
 """
 
 from __future__ import annotations
 
 from _thread import RLock  # threading itself is forbidden to flows: it invites waiting
-from math import inf
+from contextlib import suppress
 
 from ..core.claim import Refused
 from ..core.lease import Hold, Policy
@@ -22,6 +28,7 @@ from ..runtime import forks
 from ..runtime.base import Bell
 
 STREAK = 16  # hand-overs in a row within one process, before those who wait elsewhere come first
+LOOK = 10.0  # seconds for which one that is not first sleeps at most: it may become first without being told
 SWEEP = 1024  # names more than at the last look, before those whose leases are over are forgotten
 
 
@@ -29,18 +36,22 @@ class Waiter:
     """Somebody who waits for a name."""
 
     __slots__ = (
+        "again",
         "arrival",
-        "at",
+        "asking",
         "bell",
+        "clock",
+        "deaf",
         "fair",
         "gone",
         "hold",
         "in_line",
+        "inside",
         "name",
         "note",
+        "offered",
         "policy",
         "refused",
-        "sent_at",
         "token",
         "ttl",
         "until",
@@ -55,11 +66,16 @@ class Waiter:
         self.fair = fair
         self.arrival = arrival
         self.bell: Bell | None = None
-        self.hold: Hold | None = None  # given by somebody else
+        self.hold: Hold | None = None  # what it has got, by whomever
+        self.inside = False  # it stands at its door
         self.gone = False
         self.in_line = False  # it stands in the store's line, or may
+        self.deaf = False  # it cannot be told: there is no inbox
+        self.asking = False  # a question of its own is on its way
+        self.offered = ""  # the token of a hand-over to it that is on its way
+        self.again = False  # it was told to ask again, since it asked last
         self.refused: Refused | None = None  # the last answer
-        self.sent_at, self.at = 0.0, 0.0  # our clock before a question, and the store's in the answer to it
+        self.clock: tuple[float, float] | None = None  # ours before a question, and the store's in the answer to it
         self.until = 0.0  # when it asks again, if nobody rings before: the end of the holder's lease
 
     def ring(self) -> None:
@@ -71,83 +87,177 @@ class Waiter:
 class Door:
     """One name: who of this client holds it, and who waits for it."""
 
-    __slots__ = ("holder", "streak", "waiters")
+    __slots__ = ("holder", "streak", "waiters", "watched")
 
     def __init__(self) -> None:
         self.holder: Hold | None = None
+        self.watched: Hold | None = None  # whose watcher we are
         self.waiters: list[Waiter] = []
         self.streak = 0
 
     def told(self, what: str) -> None:
-        """A watcher of the holder: if it is lost, the first has to see to it."""
-        if what == "lost" and self.waiters:
+        """A watcher of the holder: if it is lost, or nobody has it any more, the first has to see to it."""
+        if what in ("lost", "dropped") and self.waiters:
             self.waiters[0].ring()
+
+    def watch(self) -> None:
+        """Have the holder tell. Once: waiters come and go while it holds."""
+        if self.holder is not None and self.watched is not self.holder:
+            self.watched = self.holder
+            self.holder.watch(self.told)
 
 
 class Gate:
     """The doors of one client."""
 
     def __init__(self) -> None:
-        self._closed = False
+        self.closed = False
+        self._emptied: Bell | None = None  # somebody waits until nobody waits any more
+        self._doors: dict[str, Door] = {}
         self.disown()
         forks.watch(self)
 
     def disown(self) -> None:
         """See `forks`: a child holds nothing of the parent's, and nobody waits there."""
+        for door in self._doors.values():
+            for waiter in door.waiters:  # one may be the thread that forked, from a signal handler: its token is the parent's
+                waiter.gone, waiter.in_line, waiter.hold = True, False, None
         self.guard = RLock()
-        self._doors: dict[str, Door] = {}
+        self._doors = {}
         self._swept = 0
         self.in_line: dict[str, Waiter] = {}  # by token: whom the store may announce a grant to
+
+    # --- coming, waiting, leaving ---------------------------------------------------------------------------------------
 
     def enter(self, waiter: Waiter) -> None:
         """Wait behind those who came before."""
         with self.guard:
-            door = self._doors.get(waiter.name)
-            if door is None:
-                door = self._doors[waiter.name] = Door()
-                if len(self._doors) > 2 * self._swept + SWEEP:
-                    self._sweep()
+            door = self._door(waiter.name, waiter.arrival)
+            waiter.inside = True
             door.waiters.append(waiter)
             if len(door.waiters) == 1 and door.holder is not None and door.holder.kept:
-                door.holder.watch(door.told)
+                door.watch()
 
-    def asks(self, waiter: Waiter, now: float) -> tuple[bool, float]:
-        """Whether it is for this one to ask the store; if not, when to look again at the latest."""
+    def turn(self, waiter: Waiter, now: float, last: bool) -> float | None:
+        """None: it is for this one to ask the store, now. Else when to look again at the latest.
+
+        The `last` question is asked whoever's turn it is.
+        """
         with self.guard:
-            door = self._doors[waiter.name]
-            if self._closed:
-                return True, now
-            if door.waiters[0] is not waiter:
-                return False, inf
-            holder = door.holder
-            if holder is None or holder.released or holder.lost(now):
-                return True, now
-            return False, holder.deadline
+            if waiter.hold is not None or not waiter.inside:
+                return now
+            look_at = None if last else self._look_at(waiter, now)
+            waiter.asking = look_at is None
+            if waiter.asking:
+                waiter.again = False
+            return look_at
+
+    def _look_at(self, waiter: Waiter, now: float) -> float | None:
+        door = self._doors[waiter.name]
+        if door.waiters[0] is not waiter:
+            return now + LOOK
+        holder = door.holder
+        if holder is not None and not holder.released and not holder.lost(now):
+            return holder.deadline
+        if waiter.offered:  # the answer to that will ring; it takes no longer than a question may
+            return now + LOOK
+        return None if now >= waiter.until else waiter.until
+
+    def asked(self, waiter: Waiter, until: float) -> None:
+        """Its question was answered: it asks again at `until`, or at once if it was told to meanwhile."""
+        with self.guard:
+            waiter.asking = False
+            waiter.until = 0.0 if waiter.again else until
+
+    def line_up(self, waiter: Waiter) -> bool:
+        """It may stand in the store's line from now on. False: there is no need any more."""
+        with self.guard:
+            if waiter.gone or waiter.hold is not None:
+                return False
+            waiter.in_line = True
+            self.in_line[waiter.token] = waiter
+            return True
+
+    def leave(self, waiter: Waiter) -> Hold | None:
+        """It does not wait any more. What it was given in the last moment must be released by whoever calls this."""
+        with self.guard:
+            waiter.gone = True
+            self.in_line.pop(waiter.token, None)
+            self._remove(waiter)
+            door = self._doors.get(waiter.name)
+            if door is not None and not door.waiters and door.holder is None:
+                del self._doors[waiter.name]
+            return waiter.hold
+
+    def _door(self, name: str, now: float) -> Door:
+        door = self._doors.get(name)
+        if door is None:
+            door = self._doors[name] = Door()
+            if len(self._doors) > 2 * self._swept + SWEEP:
+                self._sweep(door, now)
+        return door
+
+    def _remove(self, waiter: Waiter) -> None:
+        door = self._doors.get(waiter.name)
+        if door is not None and waiter.inside:
+            first = door.waiters[0] is waiter
+            waiter.inside = False
+            door.waiters.remove(waiter)
+            if first and door.waiters:
+                door.waiters[0].ring()
+        if self._emptied is not None:
+            self._emptied.ring()
+
+    # --- getting it -----------------------------------------------------------------------------------------------------
 
     def got(self, waiter: Waiter, hold: Hold) -> None:
-        """It has got it from the store by asking. (An announcement of the same may have come first: then this is as good.)"""
+        """It has it: it asked, or finds that it was given it. (Both may be: the hold is then of the same token.)"""
         with self.guard:
-            door = self._doors[waiter.name]
-            if waiter in door.waiters:
-                door.waiters.remove(waiter)
-            self.in_line.pop(waiter.token, None)
-            door.streak = 0
-            self._now_holds(door, hold)
+            waiter.hold = hold  # first: whatever interrupts us, whoever gives up passes it on
+            waiter.asking = False
+            self._give(waiter, hold, 0)
+
+    def _give(self, waiter: Waiter, hold: Hold, streak: int) -> None:
+        # In an order in which an interruption between any two steps is put right by `left`, or by the waiter itself.
+        waiter.hold = hold
+        self.in_line.pop(hold.token, None)
+        self.in_line.pop(waiter.token, None)
+        door = self._doors.setdefault(waiter.name, Door())
+        if waiter.inside:
+            waiter.inside = False
+            door.waiters.remove(waiter)
+        door.streak = streak
+        self._now_holds(door, hold)
 
     def _now_holds(self, door: Door, hold: Hold) -> None:
         door.holder = hold
         if not door.waiters:
             return
         if hold.policy.renew:
-            hold.watch(door.told)  # a keeper will say so if it is lost
+            door.watch()  # a keeper will say so if it is lost
         else:
             door.waiters[0].ring()  # it has to mind the time itself
 
     def holds(self, hold: Hold) -> None:
         """A lease that was had without waiting."""
         with self.guard:
-            door = self._doors.setdefault(hold.name, Door())
-            self._now_holds(door, hold)
+            self._now_holds(self._door(hold.name, hold.began), hold)
+
+    def left(self, hold: Hold) -> None:
+        """This lease is over: whoever is first here must ask, or is in the store's line."""
+        with self.guard:
+            door = self._doors.get(hold.name)
+            if door is not None and door.holder is hold:
+                door.holder = None
+                if not door.waiters:
+                    del self._doors[hold.name]
+                    return
+                first = door.waiters[0]
+                if not first.in_line:
+                    first.until = 0.0
+                first.ring()
+
+    # --- handing over ---------------------------------------------------------------------------------------------------
 
     def heir(self, hold: Hold) -> tuple[Waiter, bool] | None:
         """To whom a release of this lease should hand over, and whether that one goes before all who wait elsewhere."""
@@ -156,96 +266,110 @@ class Gate:
             if door is None or door.holder is not hold or not door.waiters:
                 return None
             first = door.waiters[0]
-            if first.in_line:  # the store itself will serve it, in its turn
+            if first.in_line or first.asking:  # the store itself will serve it, in its turn; or answer it
                 return None
             return first, not first.fair and door.streak < STREAK
+
+    def offer(self, heir: Waiter, token: str) -> bool:
+        """A hand-over to it goes out, under this token. False: it has left, or asks for itself by now."""
+        with self.guard:
+            if heir.gone or heir.hold is not None or heir.in_line or heir.asking or heir.offered:
+                return False
+            heir.offered = token
+            self.in_line[token] = heir
+            return True
+
+    def withdraw(self, heir: Waiter) -> None:
+        """Nothing came of that; it asks for itself."""
+        with self.guard:
+            self.in_line.pop(heir.offered, None)
+            heir.offered = ""
+            heir.ring()
 
     def handed(self, hold: Hold, heir: Waiter, given: Hold) -> bool:
         """The heir was granted it. False: it has left meanwhile, so what was granted must be passed on."""
         with self.guard:
-            door = self._doors[hold.name]
-            if heir.gone or heir not in door.waiters:
-                door.holder = given  # for a moment: it is released at once, with the next one as heir
+            self.in_line.pop(given.token, None)
+            heir.offered = ""
+            door = self._doors.setdefault(hold.name, Door())
+            if heir.gone or heir.hold is not None:
+                if door.holder is hold:
+                    door.holder = given  # for a moment: it is released at once, with the next one as heir
                 return False
-            door.waiters.remove(heir)
-            door.streak += 1
-            heir.hold = given
-            self._now_holds(door, given)
+            self._give(heir, given, door.streak + 1)
             heir.ring()
             return True
 
-    def left(self, hold: Hold) -> None:
-        """This lease is over: whoever is first here must ask, or is in the store's line."""
+    def stands(self, heir: Waiter, refused: Refused, sent_at: float) -> bool:
+        """The heir stands in the store's line instead. False: it does not need that any more, so its token must leave."""
         with self.guard:
-            door = self._doors.get(hold.name)
-            if door is not None and door.holder is hold:
-                door.holder = None
-                if door.waiters:
-                    door.waiters[0].ring()
-                else:
-                    del self._doors[hold.name]
-
-    def leave(self, waiter: Waiter) -> Hold | None:
-        """It does not wait any more. What it was given in the last moment must be released by whoever calls this."""
-        with self.guard:
-            waiter.gone = True
-            self.in_line.pop(waiter.token, None)
-            door = self._doors.get(waiter.name)
-            if door is not None and waiter in door.waiters:
-                first = door.waiters[0] is waiter
-                door.waiters.remove(waiter)
-                if door.waiters and first:
-                    door.waiters[0].ring()
-                elif not door.waiters and door.holder is None:
-                    del self._doors[waiter.name]
-            return waiter.hold
-
-    def line_up(self, waiter: Waiter, token: str) -> bool:
-        """It may stand in the store's line from now on, under this token. False: it has left."""
-        with self.guard:
-            if waiter.gone or waiter.hold is not None:
+            token, heir.offered = heir.offered, ""
+            if heir.hold is not None and heir.hold.token == token:  # the announcement came before the answer
+                return True
+            if heir.gone or heir.hold is not None or heir.asking:
+                self.in_line.pop(token, None)
                 return False
-            waiter.token, waiter.in_line = token, True
-            self.in_line[token] = waiter
+            heir.token, heir.in_line = token, True
+            heir.refused, heir.clock = refused, (sent_at, refused.at)
+            heir.until = 0.0 if heir.again else sent_at + (refused.retry_after or 0.0) + 0.001
             return True
+
+    # --- announcements --------------------------------------------------------------------------------------------------
 
     def announced(self, token: str) -> Waiter | None:
         """Whom an announcement is for; None if that one has left."""
         with self.guard:
             return self.in_line.get(token)
 
+    def has(self, name: str, token: str) -> bool:
+        """Whether somebody here holds the name by this token: the answer to a question came before the announcement."""
+        with self.guard:
+            door = self._doors.get(name)
+            return door is not None and door.holder is not None and door.holder.token == token
+
     def serve(self, waiter: Waiter, hold: Hold) -> bool:
         """A grant was announced. False: it has left meanwhile."""
         with self.guard:
             if waiter.gone:
                 return False
-            door = self._doors[waiter.name]
-            if waiter in door.waiters:
-                door.waiters.remove(waiter)
-            self.in_line.pop(waiter.token, None)
-            waiter.hold = hold
-            door.streak = 0
-            self._now_holds(door, hold)
+            if waiter.hold is not None:
+                return waiter.hold.token == hold.token  # it had the answer to its own question before
+            self._give(waiter, hold, 0)
             waiter.ring()
             return True
+
+    def ask_again(self, waiter: Waiter) -> None:
+        """What it knows is out of date."""
+        with self.guard:
+            waiter.again, waiter.until = True, 0.0
+            waiter.ring()
 
     def alarm(self) -> None:
         """Announcements may have been missed: everybody in line asks again."""
         with self.guard:
             for waiter in list(self.in_line.values()):
-                waiter.until = 0.0
-                waiter.ring()
+                self.ask_again(waiter)
 
-    def close(self) -> None:
-        """The client is closed: everybody asks, and is told so by the store."""
+    # --- the end --------------------------------------------------------------------------------------------------------
+
+    def close(self, emptied: Bell) -> None:
+        """The client is to be closed: everybody leaves, and `emptied` is rung whenever somebody has."""
         with self.guard:
-            self._closed = True
-            for waiter in [waiter for door in self._doors.values() for waiter in door.waiters]:
-                waiter.until = 0.0
-                waiter.ring()
+            self.closed, self._emptied = True, emptied
+            for door in self._doors.values():
+                for waiter in door.waiters:
+                    with suppress(RuntimeError):  # its loop is closed already, and it will never leave
+                        waiter.ring()
 
-    def _sweep(self) -> None:
+    def empty(self) -> bool:
+        """Whether nobody waits."""
+        with self.guard:
+            return not any(door.waiters for door in self._doors.values())
+
+    def _sweep(self, fresh: Door, now: float) -> None:
         """Forget names whose leases ended without a release."""
-        for name in [name for name, door in self._doors.items() if not door.waiters and (not door.holder or door.holder.over)]:
-            del self._doors[name]
+        for name, door in list(self._doors.items()):
+            holder = door.holder
+            if door is not fresh and not door.waiters and (holder is None or holder.over or holder.lost(now)):
+                del self._doors[name]
         self._swept = len(self._doors)

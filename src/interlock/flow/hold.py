@@ -13,7 +13,7 @@ from math import inf
 from ..core.claim import Gone
 from ..core.lease import DOUBTFUL, HELD, Hold
 from ..errors import InterlockError, LeaseLost, Unavailable, UsageError
-from .hand import hand_over
+from .hand import Outcome, drop, hand_over
 from .site import Site, Undone
 
 
@@ -187,13 +187,15 @@ async def abandon(site: Site, hold: Hold, within: float) -> None:
 async def _give_back(site: Site, hold: Hold) -> bool:
     again, hold.leaving = hold.leaving, True  # whatever comes of it: once the request is out, somebody else may have the lock
     heir = site.gate.heir(hold) if site.backend.capabilities.lines else None
-    unclaimed = None
+    outcome = None
     try:
-        if heir is None:
+        if heir is not None:
+            outcome = await hand_over(site, hold, *heir)
+        if outcome is None:
             held = await site.backend.release(hold.name, hold.token, site.within(hold.ttl))
             site.gate.left(hold)
         else:
-            held, unclaimed = await hand_over(site, hold, *heir)
+            held = outcome.held
     except UsageError as error:  # an answer: nothing happened
         hold.leaving = False
         error.add_note(f"interlock: '{hold.name}' was not released: it ends with its ttl, within {hold.ttl:g} s")
@@ -208,21 +210,29 @@ async def _give_back(site: Site, hold: Hold) -> bool:
             hold.notify("released")
             site.gate.left(hold)
 
-        outcome = await site.undo(hold.name, hold.token, hold.ttl, error, held=isinstance(error, Unavailable), then=undone)
-        if outcome is Undone.CONFIRMED and isinstance(error, Unavailable):
+        ended = await site.undo(hold.name, hold.token, hold.ttl, error, held=isinstance(error, Unavailable), then=undone)
+        if ended is Undone.CONFIRMED and isinstance(error, Unavailable):
             return hold.released
         raise
     if held or (again and not hold.lost(site.runtime.now())):  # an earlier release did it, and its answer was lost
         hold.released = True
         if hold.watchers:
             hold.notify("released")
-        if unclaimed is not None:  # the one it was meant for has left: on to the next
-            with suppress(InterlockError):
-                await release(site, unclaimed)
     elif not hold.released and hold.leaving:
         hold.vanished(site.runtime.now(), taken=False)
         hold.tell()
+    if outcome is not None and (outcome.unclaimed or outcome.token):
+        await site.runtime.shield(lambda: _pass_on(site, hold.name, outcome))
     return held
+
+
+async def _pass_on(site: Site, name: str, outcome: Outcome) -> None:
+    """The one that a hand-over was meant for has left: on to the next."""
+    if outcome.unclaimed is not None:
+        with suppress(InterlockError):
+            await release(site, outcome.unclaimed)
+    else:
+        await drop(site, name, outcome.token)
 
 
 async def leave(site: Site, hold: Hold, error: BaseException | None) -> None:

@@ -1,8 +1,17 @@
-"""The hub: listens to the inbox of a client on behalf of all its waiters. A thread or a task, while anybody waits."""
+"""The hub: listens to the inbox of a client on behalf of all its waiters. A thread or a task, while anybody waits.
+
+Invariants
+- Whoever has asked to be listened for (`listen`) is, for as long as a request may take and LINGER more, and then for as long as
+  it stands in line.
+- One opens the inbox, the others wait for that: a thousand who come at once make one connection.
+- A grant is believed no longer than the store keeps it, however long its announcement was on its way. Without anything to
+  measure that by, it is not believed at all.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from math import inf
 from typing import cast
 
 from ..backends.port import Backend, Line
@@ -10,7 +19,7 @@ from ..core.claim import Announced
 from ..core.lease import Hold, deadline
 from ..errors import InterlockError, Unavailable, UsageError
 from ..runtime import forks
-from ..runtime.base import Runtime, Spawned
+from ..runtime.base import Bell, Runtime, Spawned
 from .gate import Gate, Waiter
 
 LINGER = 5.0  # seconds for which an inbox that nobody waits for is still listened to
@@ -18,11 +27,19 @@ TICK = 0.5  # how often it looks whether anybody still waits
 REOPEN = 0.1  # pause before an inbox that cannot be opened is tried again
 
 
+class Opening:
+    """Somebody opens the inbox: who waits for that, and what came of it, unless it is open now."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Bell] = []
+        self.error: Unavailable | None = None
+
+
 class Hub:
     """The listener of one client."""
 
     def __init__(self, backend: Backend, runtime: Runtime, request_timeout: float, drift: float, gate: Gate) -> None:
-        self.offset: float | None = None  # the store's clock minus ours, as far as we know: only orders the line
+        self._offset: float | None = None  # the store's clock minus ours, as far as we know: only orders the line
         self._line = cast(Line, backend)
         self._runtime = runtime
         self._request_timeout = request_timeout
@@ -33,7 +50,10 @@ class Hub:
 
     def _start_afresh(self) -> None:
         self._inbox = ""
+        self._opening: Opening | None = None
         self._spawned: Spawned | None = None
+        self._era = getattr(self, "_era", 0) + 1  # of two that run after all, the one of an earlier era ends
+        self._wanted_at = -inf  # when somebody last asked to be listened for
         self._closed = False
 
     def disown(self) -> None:
@@ -42,12 +62,67 @@ class Hub:
 
     async def listen(self) -> str:
         """The inbox, open and listened to. Raises Unavailable."""
-        inbox = self._inbox or await self._line.open_inbox(self._request_timeout)
+        inbox = self._inbox or await self._opened()
         with self._gate.guard:
-            self._inbox = inbox
+            self._wanted_at = self._runtime.now()
             if self._spawned is None and not self._closed:
-                self._spawned = self._runtime.spawn(self._run, self._halt, "interlock-hub")
+                self._spawn()
         return inbox
+
+    async def _opened(self) -> str:
+        while not (inbox := self._inbox):
+            with self._gate.guard:
+                opening, first = self._opening, self._opening is None
+                if opening is None:
+                    opening = self._opening = Opening()
+                else:
+                    opening.waiting.append(bell := self._runtime.latch())
+            if first:
+                return await self._open(opening)
+            await bell.wait(self._runtime.now() + self._request_timeout)
+            if opening.error is not None:
+                raise Unavailable(str(opening.error), backend=opening.error.backend, cause=opening.error.cause)
+        return inbox
+
+    async def _open(self, opening: Opening) -> str:
+        try:
+            self._inbox = await self._line.open_inbox(self._request_timeout)
+            return self._inbox
+        except Unavailable as error:
+            opening.error = error
+            raise
+        finally:  # the others find it open, or hear the same, or, if we were cancelled, one of them tries
+            with self._gate.guard:
+                self._opening = None
+            for bell in opening.waiting:
+                bell.ring()
+
+    def _spawn(self) -> None:
+        self._era += 1
+        era = self._era
+        try:
+            self._spawned = self._runtime.spawn(lambda: self._run(era), self._halt, "interlock-hub")
+        except BaseException:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
+            self._era += 1
+            raise
+
+    def offset(self) -> float:
+        """What to add to a moment of our clock to have it on the store's, as near as we can tell."""
+        if self._offset is not None:
+            return self._offset
+        return self._runtime.wall_ms() / 1000 - self._runtime.now() if self._line.capabilities.hosts else 0.0
+
+    def set_clock(self, sent_at: float, at: float) -> None:
+        """The store's clock read `at` at some moment between `sent_at` and now. What we know is changed no more than need be:
+        between clients it is the difference that counts."""
+        if at:
+            latest, earliest = at - sent_at, at - self._runtime.now()
+            known = self.offset() if self._offset is not None or not self._line.capabilities.hosts else (latest + earliest) / 2
+            self._offset = min(max(known, earliest), latest)
+
+    def hush(self) -> None:
+        """Listen no longer than to what wakes it next. (To close the store does, which spares a thread half a second.)"""
+        self._closed = True
 
     def _halt(self) -> None:
         self._closed = True
@@ -60,33 +135,33 @@ class Hub:
         if spawned is not None:
             await spawned.end()
 
-    async def _run(self) -> None:
+    async def _run(self, era: int) -> None:
         try:
-            await self._listen()
+            await self._listen(era)
         except BaseException:  # somebody cancels every task of the loop: the next who waits starts it again
-            self._spawned = None
-            self._gate.alarm()
+            if era == self._era:
+                self._spawned = None
+                self._gate.alarm()
             raise
 
-    async def _listen(self) -> None:
+    async def _listen(self, era: int) -> None:
         now = self._runtime.now
-        idle_since = now()
-        while not self._closed:
+        while not self._closed and era == self._era:
             try:
                 for announced in await self._line.hear(now() + TICK):
                     await self._told(announced)
+                if self._may_end(now()):
+                    return
             except Unavailable:
                 await self._reopen()
             except UsageError:  # the client was closed
                 return
-            if self._gate.in_line:
-                idle_since = now()
-            elif now() - idle_since > LINGER and self._may_end():
-                return
 
-    def _may_end(self) -> bool:
+    def _may_end(self, now: float) -> bool:
         with self._gate.guard:
             if self._gate.in_line:
+                self._wanted_at = now
+            if now - self._wanted_at <= LINGER + self._request_timeout:
                 return False
             self._spawned = None
             return True
@@ -95,9 +170,9 @@ class Hub:
         """The inbox broke: what was announced may be lost. Open it again, and have everybody ask."""
         self._inbox = ""
         try:
-            self._inbox = await self._line.open_inbox(self._request_timeout)
-        except Unavailable:
-            self._gate.alarm()  # their own questions will tell them what is the matter
+            await self._opened()
+        except InterlockError:  # the client was closed, or their own questions will tell them what is the matter
+            self._gate.alarm()
             await self._runtime.sleep(REOPEN)
         else:
             self._gate.alarm()
@@ -107,11 +182,12 @@ class Hub:
         if waiter is not None:
             hold = self._believed(waiter, announced)
             if hold is None:  # too old to be believed: the waiter asks
-                waiter.until = 0.0
-                waiter.ring()
+                self._gate.ask_again(waiter)
                 return
             if self._gate.serve(waiter, hold):
                 return
+        elif self._gate.has(announced.name, announced.token):
+            return
         with suppress(InterlockError):  # for somebody who has left: pass it on
             await self._line.release(announced.name, announced.token, self._request_timeout)
 
@@ -121,9 +197,11 @@ class Hub:
         It was granted, on our clock, at least so long after our last question as the store's clock has advanced since its
         answer. And before now, whatever that clock did.
         """
-        now = self._runtime.now()
-        since = (announced.at - waiter.at) * (1 - self._drift)
-        granted_at = min(waiter.sent_at + since, now)
+        if waiter.clock is None:  # the answer to its first question is still on its way
+            return None
+        now, (sent_at, at) = self._runtime.now(), waiter.clock
+        since = (announced.at - at) * (1 - self._drift)
+        granted_at = min(sent_at + since, now)
         ttl = announced.ttl - waiter.policy.delay
         until = deadline(granted_at, ttl, self._drift)
         if since < 0 or now >= until:

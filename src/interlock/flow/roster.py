@@ -80,6 +80,8 @@ class Roster:
                 again.append((min(now + hold.ttl * renewal.EARLY, hold.tell_at), hold))
             elif step is Step.WAIT:
                 again.append((look_at, hold))
+            elif hold.dropped:
+                hold.notify("dropped")
         for look_at, hold in again:
             self.put(hold, look_at)
         return seen
@@ -89,6 +91,8 @@ class Roster:
             hold = self.incoming.popleft()
             if not hold.over:
                 self.put(hold, renewal.first_look(hold))
+            elif hold.dropped:
+                hold.notify("dropped")
         if len(self._queue) > 2 * self._alive + CROWD:
             self._queue = [place for place in self._queue if place[2].at == place[0] and not place[2].over]
             heapify(self._queue)

@@ -5,10 +5,14 @@ handled:
 
 - released between the refusal and the lining up → it lines up with the claim itself, in one step
 - an announcement is lost, the inbox breaks      → everybody in line asks again (`Hub`), or when the holder's lease ends
-- the holder is a stranger who announces nothing → asked again every now and then, as without a line (`_pause`)
+- the holder is a stranger who announces nothing → asked again every now and then, as without a line (`_again_at`)
+- no inbox can be opened                         → the same; unless this user may not, which is said
 - the announcement waited in a buffer            → its age is told by the store's clock (`Hub`); if it is too old, asked again
+- told to ask again while an answer is on its way → it asks again all the same (`Gate.asked`)
+- the answer to its own question says that it was served, before the announcement does → that one is ignored (`Gate.has`)
 - gave up, cancelled, interrupted                → `_give_up`: it leaves the line; what it was given meanwhile is passed on
 - an announcement for somebody who has left      → passed on at once (`Hub`)
+- the client is closed                           → everybody gives up (`dismiss`), and the connections are closed after that
 """
 
 from __future__ import annotations
@@ -20,10 +24,10 @@ from typing import cast
 from ..core import backoff
 from ..core.claim import Claim, Refused
 from ..core.lease import Hold, Policy
-from ..errors import InterlockError
+from ..errors import InterlockError, Unavailable, UsageError
 from .ask import ask, too_late
 from .gate import Waiter
-from .hand import place
+from .hand import drop, place
 from .hold import release
 from .site import Site
 
@@ -37,73 +41,108 @@ async def acquire(site: Site, name: str, ttl: float, timeout: float | None, poli
         gate.enter(me)  # inside: whoever is first and gone would keep everybody waiting
         return await _wait(site, me, inf if timeout is None else began + timeout)
     except BaseException as error:
-        await _give_up(site, me, error)
+        await _give_up(site, me)
+        if gate.closed and isinstance(error, Unavailable):  # it hung up on us, in the middle of a question
+            raise _closed(site) from error
         raise
+
+
+async def dismiss(site: Site) -> None:
+    """The client is to be closed: have everybody who waits give up, and let them leave the store's line. Bounded."""
+    emptied = site.runtime.latch()
+    site.gate.close(emptied)
+    until = site.runtime.now() + site.request_timeout
+    while not site.gate.empty() and site.runtime.now() < until:
+        await emptied.wait(until)
+
+
+def _closed(site: Site) -> UsageError:
+    return UsageError(f"the client for {site.backend.address} is closed; make a new one")
 
 
 async def _wait(site: Site, me: Waiter, give_up: float) -> Hold:
     runtime, gate = site.runtime, site.gate
     attempt = 0
     while True:
+        if gate.closed or me.gone:  # gone: in the child of a fork
+            raise _closed(site)
         if me.hold is not None:
+            if me.inside:  # whoever gave it was interrupted
+                gate.got(me, me.hold)
             return me.hold
         now = runtime.now()
-        asks, look_at = gate.asks(me, now)
         last = now >= give_up  # the lock may be free by now, so one question follows, whoever's turn it is
-        if last or (asks and now >= me.until):
+        look_at = gate.turn(me, now, last)
+        if look_at is None:
             hold = await _ask(site, me, waits=not last)
             if hold is not None:
                 gate.got(me, hold)
-                if me.in_line and me.token != hold.token:  # handed over to in vain, at the same moment
-                    with suppress(InterlockError):
-                        await site.backend.release(me.name, me.token, site.request_timeout)
-                return hold
-            _pause(site, me, attempt)
+                continue
+            gate.asked(me, _again_at(site, me, attempt))
             attempt += 1
-            if last:
+            if last and me.hold is None:
                 raise too_late(site, me.name, cast(Refused, me.refused), now - me.arrival)
-        if me.bell is None:
-            me.bell = runtime.latch()
-            continue  # somebody may have wanted to ring it
-        await me.bell.wait(min(me.until if asks else look_at, give_up))
+        elif me.bell is None:
+            me.bell = runtime.latch()  # and look once more: somebody may have wanted to ring it
+        else:
+            await me.bell.wait(min(look_at, give_up))
 
 
 async def _ask(site: Site, me: Waiter, waits: bool) -> Hold | None:
     """Ask the store and, if it refuses and we wait, once more with a place in its line. None: refused."""
     runtime, ttl = site.runtime, me.ttl + me.policy.delay
     told = me.in_line and me.refused is not None and me.refused.owner
-    if not told:  # most locks are free: the first question needs no inbox. And strangers tell nobody
+    inbox = await _inbox(site) if told else ""
+    if not inbox:  # most locks are free: the first question needs no inbox. And strangers tell nobody
+        sent_at = runtime.now()
         answer = await ask(site, Claim(me.name, me.token, ttl), me.policy)
         if isinstance(answer, Hold):
             return answer
         me.refused = answer
+        site.hub.set_clock(sent_at, answer.at)
         if not answer.owner or not waits:
             return None
-    inbox = await site.hub.listen()
+        inbox = "" if told else await _inbox(site)
+    me.deaf = not inbox
+    if me.deaf or not site.gate.line_up(me):
+        return None
     sent_at = runtime.now()
-    site.gate.line_up(me, me.token)
     answer = await ask(site, Claim(me.name, me.token, ttl, place(site, me, inbox)), me.policy)
     if isinstance(answer, Hold):
         return answer
-    me.refused, me.sent_at, me.at = answer, sent_at, answer.at
-    site.hub.offset = answer.at - sent_at
+    me.refused, me.clock = answer, (sent_at, answer.at)
+    site.hub.set_clock(sent_at, answer.at)
     return None
 
 
-def _pause(site: Site, me: Waiter, attempt: int) -> None:
+async def _inbox(site: Site) -> str:
+    """The inbox, or "" if it cannot be opened now, though the store may well answer questions."""
+    try:
+        return await site.hub.listen()
+    except Unavailable as error:
+        if error.cause == "auth":  # for good: it says what to do
+            raise
+        return ""
+
+
+def _again_at(site: Site, me: Waiter, attempt: int) -> float:
     """When to ask again although nobody rings."""
     now, jitter, refused = site.runtime.now(), site.runtime.jitter(), cast(Refused, me.refused)
-    if refused.owner and refused.retry_after is not None:
-        me.until = now + refused.retry_after + 0.001 + 0.02 * jitter
-    else:
-        me.until = now + backoff.pause(attempt, jitter, refused.retry_after, None)
+    if refused.owner and refused.retry_after is not None and not me.deaf:
+        return now + refused.retry_after + 0.001 + 0.02 * jitter
+    return now + backoff.pause(attempt, jitter, refused.retry_after, None)
 
 
-async def _give_up(site: Site, me: Waiter, error: BaseException) -> None:
+async def _give_up(site: Site, me: Waiter) -> None:
     """Leave the line, here and in the store, and pass on what came in the last moment."""
     given = site.gate.leave(me)
-    with suppress(InterlockError):
+
+    async def clean_up() -> None:
         if given is not None:
-            await site.runtime.shield(lambda: release(site, given))
-        elif me.in_line:
-            await site.runtime.shield(lambda: site.backend.release(me.name, me.token, site.request_timeout))
+            with suppress(InterlockError):
+                await release(site, given)
+        if me.in_line and (given is None or given.token != me.token):
+            await drop(site, me.name, me.token)
+
+    if given is not None or me.in_line:
+        await site.runtime.shield(clean_up)

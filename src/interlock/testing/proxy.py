@@ -125,6 +125,7 @@ class _Gate:
         self.delay = 0.0
         self.swallow = False
         self.dark = False
+        self.deaf: float = 0  # pushes that vanish
 
 
 class _Lane:
@@ -402,6 +403,12 @@ class FaultProxy:
         then pushes as well. The connection stays, one reply short."""
         self._arm("replies", n, to, "drop")
 
+    def drop_pushes(self, n: int | None = None) -> None:
+        """The next `n` pushes (all by default) vanish: the server believes that somebody was told. Replies get through."""
+        if n is not None and n < 1:
+            raise UsageError(f"n is 1 or more, or None for all, not {n!r}")
+        self._call(lambda: self._set("replies", deaf=math.inf if n is None else n))
+
     def drop_reply_to(self, match: bytes) -> None:
         """The next reply to a request that contains these bytes vanishes."""
         self._arm("replies", 1, match, "drop")
@@ -425,6 +432,10 @@ class FaultProxy:
     def cut(self, reset: bool = False) -> None:
         """Close all connections now. New ones are welcome."""
         self._call(lambda: self._cut("reset" if reset else "cut"))
+
+    def cut_subscribers(self, reset: bool = False) -> None:
+        """Close all connections that have subscribed to something. The others go on."""
+        self._call(lambda: self._cut("reset" if reset else "cut", subscribed=True))
 
     def refuse(self) -> None:
         """New connections are refused, as by a dead server, until `heal`. Those that exist go on; see `cut`."""
@@ -501,7 +512,7 @@ class FaultProxy:
     def _heal(self) -> None:
         self._rules.clear()
         for gate in (self._requests, self._replies):
-            gate.delay, gate.swallow, gate.dark = 0.0, False, False
+            gate.delay, gate.swallow, gate.dark, gate.deaf = 0.0, False, False, 0
         self._lit.set()
         for link in list(self._links):
             link.requests.hurry()
@@ -516,9 +527,10 @@ class FaultProxy:
             for name, value in values.items():
                 setattr(gate, name, value)
 
-    def _cut(self, how: Action) -> None:
+    def _cut(self, how: Action, subscribed: bool = False) -> None:
         for link in list(self._links):
-            link.cut(how)
+            if link.subscribed or not subscribed:
+                link.cut(how)
 
     def _darken(self, way: Way) -> None:
         self._set(way, dark=True)
@@ -546,9 +558,12 @@ class FaultProxy:
                 self._count(connections=1)
 
     def _decide(self, way: Way, request: bytes | None) -> Action:
-        """What to do with a request, or with the reply to it (None: a push, which only a general fault can hit)."""
+        """What to do with a request, or with the reply to it (None: a push, which no rule about requests can hit)."""
         action: Action = "pass"
         if self._gates(way)[0].swallow:
+            action = "drop"
+        elif request is None and self._replies.deaf:
+            self._replies.deaf -= 1
             action = "drop"
         elif request is not None:
             for rule in self._rules:

@@ -101,8 +101,6 @@ class RedisBackend:
                 self._clock.told(micros, self._transport.age)
                 self._left(claim.token)
                 return Granted(fence, ms(claim.ttl) / 1000)
-            case [0, int(left), bytes(owner), _]:
-                return Refused(seconds(left), text(owner))
             case [0 | 3, int(left), bytes(owner), int(micros), _]:
                 self._clock.told(micros, self._transport.age)
                 if claim.token in self._places:

@@ -5,7 +5,7 @@
 -- with a place: ARGV[6] how to stand in line   ARGV[7] arrival, or '' to stand there no more than before
 --               ARGV[8] 1 if it may be in line already
 -- replies {1, fence, clock in µs or 0 if it was not read, mark} granted
---         | {0, holder's ms left (-1: no expiry), holder's public facts, with a place: clock, mark} refused
+--         | {0, holder's ms left (-1: no expiry), holder's public facts, clock, mark} refused
 --         | {-1, mark} no vote: the roll is gone, and leases may be gone with it
 local token, ttl, mark = ARGV[1], tonumber(ARGV[2]), ARGV[#ARGV]
 local line, roll_key, roll, micros = nil, KEYS[3], nil, 0
@@ -19,8 +19,7 @@ if holder and holder ~= token then
   local owner = ''
   if string.sub(holder, 33, 33) == '~' then owner = string.sub(holder, 34) end -- the first 32 are its secret
   local left = redis.call('PTTL', KEYS[1])
-  if not line then return {0, left, owner, mark} end
-  if ARGV[7] ~= '' then stand(line, ARGV[6], ARGV[7], left, tonumber(ARGV[3])) end
+  if line and ARGV[7] ~= '' then stand(line, ARGV[6], ARGV[7], left, tonumber(ARGV[3])) end
   local time = redis.call('TIME')
   return {0, left, owner, tonumber(time[1]) * 1000000 + tonumber(time[2]), mark}
 end

@@ -56,6 +56,7 @@ class SqliteBackend:
         self._transport = transport
         self._inbox = inbox
         self._owed: dict[int, str] = {}  # request number: token; a second token has the complement of the number
+        self._waiting: set[str] = set()  # tokens that were told that they stand in line
         self._numbers = count()
         self._closed = False
         self._settled = False
@@ -76,7 +77,19 @@ class SqliteBackend:
 
     def claim(self, claim: Claim, within: float) -> Coroutine[Any, Any, Granted | Refused]:
         """See `port.Backend.claim`."""
-        return self._ask(claim.token, within, self._store.claim, (claim,))
+        asked = self._ask(claim.token, within, self._store.claim, (claim,))
+        return asked if claim.place is None and claim.token not in self._waiting else self._in_line(claim, asked)
+
+    async def _in_line(self, claim: Claim, asked: Coroutine[Any, Any, Granted | Refused]) -> Granted | Refused:
+        answer = await asked
+        self._stands(claim, answer)
+        return answer
+
+    def _stands(self, claim: Claim, answer: Granted | Refused) -> None:
+        if isinstance(answer, Granted):
+            self._waiting.discard(claim.token)
+        elif claim.place is not None:
+            self._waiting.add(claim.token)
 
     def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Coroutine[Any, Any, Granted | Gone]:
         """See `port.Backend.extend`."""
@@ -88,13 +101,18 @@ class SqliteBackend:
 
     def release(self, name: str, token: str, within: float) -> Coroutine[Any, Any, bool]:
         """See `port.Backend.release`."""
+        self._waiting.discard(token)
         return self._ask(token, within, self._store.release, (name, token))
 
     async def undo(self, name: str, token: str, within: float) -> bool:
-        """See `port.Backend.undo`. Runs to its end even if the caller is cancelled meanwhile."""
+        """See `port.Backend.undo`. A token that waits is made to leave, though its claim was answered.
+
+        Runs to its end even if the caller is cancelled meanwhile.
+        """
         owed = [number for number, whose in list(self._owed.items()) if whose == token]
-        if not owed:
+        if not owed and token not in self._waiting:
             return False
+        self._waiting.discard(token)
         if self._closed:
             raise UsageError(CLOSED)
         try:
@@ -118,9 +136,11 @@ class SqliteBackend:
         """See `port.Member.enroll`."""
         return self._ask("", within, self._store.enroll, (roll,))
 
-    def hand_over(self, name: str, token: str, heir: Claim, before: int, within: float) -> Coroutine[Any, Any, Handed]:
+    async def hand_over(self, name: str, token: str, heir: Claim, before: int, within: float) -> Handed:
         """See `port.Line.hand_over`. It is owed for both tokens."""
-        return self._ask(heir.token, within, self._store.hand_over, (name, token, heir, before), token)
+        handed = await self._ask(heir.token, within, self._store.hand_over, (name, token, heir, before), token)
+        self._stands(heir, handed.heir)
+        return handed
 
     async def open_inbox(self, within: float) -> str:
         """See `port.Line.open_inbox`. No file is touched; it waits for its turn so that one is opened, and closed at last."""
@@ -141,10 +161,13 @@ class SqliteBackend:
         """See `port.Line.hear`. Needs no file, so it keeps nobody from using it."""
         if self._closed:
             raise UsageError(CLOSED)
-        return await self._inbox.hear(until, self.address)
+        heard = await self._inbox.hear(until, self.address)
+        self._waiting.difference_update(announced.token for announced in heard)
+        return heard
 
     def drop(self, token: str) -> None:
         """See `port.Member.drop`."""
+        self._waiting.discard(token)
         for number, whose in list(self._owed.items()):
             if whose == token:
                 self._owed.pop(number, None)

@@ -174,6 +174,9 @@ class Store(Entrance):
         database = self._enter(budget)
         execute = database.execute
         found, now = self._begin(database, budget, name), self._now()
+        *_, waits, _, holder, _, expires = found
+        if waits and holder == token and expires > now:  # or it might be served in its own absence
+            execute(line.LEAVE, (name, heir.token))
         held, served = self._vacate(execute, found, name, token, now, before)
         answer = self._admit(execute, execute(LOOK, (heir.name, heir.name)).fetchone(), heir, None, now)
         execute("COMMIT")

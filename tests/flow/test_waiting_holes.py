@@ -1,0 +1,726 @@
+"""Interleavings of waiting, one by one: an answer, an announcement or a cancellation comes in the worst moment.
+
+Each was a hole: a lease given away while it was held, a grant that nobody used, a wake-up that nobody heard, a place in line
+that was never left. The store is real (memory answers at once, so what is slow here is made slow by the test).
+
+This file is long because it is a list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sqlite3
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from typing import Any
+
+import pytest
+
+import interlock
+from interlock import AsyncClient, Client
+from interlock.backends import memory as memories
+from interlock.core.claim import Announced, Refused
+from interlock.core.lease import FIXED, Hold, Policy
+from interlock.errors import Unavailable, UsageError
+from interlock.flow import gate as gates
+from interlock.flow import hub as hubs
+from interlock.flow.gate import Gate, Waiter
+from interlock.testing import Node
+
+SOON = 3.0  # seconds: far more than it takes, far less than the leases here
+
+
+@pytest.fixture
+def url() -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+@asynccontextmanager
+async def clients(url: Any, number: int = 2, **options: Any) -> AsyncIterator[list[Any]]:
+    made = [AsyncClient(url, **options) for _ in range(number)]
+    try:
+        yield made
+    finally:
+        for client in made:
+            await client.close()
+
+
+def line_of(url: str) -> dict[str, Any]:
+    return memories._memories[url.removeprefix("memory://")].lines
+
+
+async def true(check: Callable[[], Any], within: float = SOON) -> None:
+    async with asyncio.timeout(within):
+        while not check():
+            await asyncio.sleep(0.002)
+
+
+async def in_line(client: Any, number: int = 1) -> None:
+    await true(lambda: sum(waiter.clock is not None for waiter in client._site.gate.in_line.values()) == number)
+
+
+class Slow:
+    """Holds back what a verb of a client's store answers, from when `hold` is called until `let_go`."""
+
+    def __init__(self, client: Any, verb: str, only: Callable[..., bool] = lambda *args: True) -> None:
+        self.real = getattr(client._site.backend, verb)
+        self.only = only
+        self.held = 0  # answers that were held back
+        self._open = asyncio.Event()
+        self._open.set()
+        setattr(client._site.backend, verb, self._answer)
+
+    def hold(self) -> None:
+        self._open.clear()
+
+    def let_go(self) -> None:
+        self._open.set()
+
+    async def _answer(self, *args: Any, **kwargs: Any) -> Any:
+        answer = await self.real(*args, **kwargs)
+        if self.only(answer, *args) and not self._open.is_set():
+            self.held += 1
+            await self._open.wait()
+        return answer
+
+
+def waiter(client: Any, name: str = "x") -> Waiter:
+    found: Waiter = client._site.gate._doors[name].waiters[0]
+    return found
+
+
+async def holds(client: Any, lease: Any) -> bool:
+    entry = await client.inspect(lease.name)
+    return entry.held and entry.fence == lease.fence
+
+
+# --- what is held is not given away ---------------------------------------------------------------------------------------
+
+
+def test_an_announcement_that_comes_after_the_answer_takes_nothing_away(url: str) -> None:
+    """The waiter asked for itself and was told that it had been served. Whoever then hears of that must not pass it on."""
+
+    async def main() -> None:
+        async with clients(url) as (one, two):
+            held = await one.lock("x", ttl=30).acquire()
+            ear = Slow(two, "hear", lambda answer, *_: bool(answer))
+            job = asyncio.create_task(two.lock("x", ttl=30).acquire())
+            await in_line(two)
+            ear.hold()
+            await held.release()
+            await true(lambda: ear.held)
+            two._site.gate.ask_again(waiter(two))
+            lease = await asyncio.wait_for(job, SOON)
+            ear.let_go()
+            await asyncio.sleep(0.05)
+            assert await holds(one, lease), "it was given away"
+            await lease.extend(30)
+            assert await lease.release()
+
+    asyncio.run(main())
+
+
+def test_an_announcement_without_anything_to_tell_its_age_by_is_not_believed(url: str) -> None:
+    """It comes before the answer that put its waiter in line. The waiter asks again, and does not sleep by that answer."""
+
+    async def main() -> None:
+        async with clients(url) as (one, two):
+            held = await one.lock("x", ttl=30).acquire()
+            claim = Slow(two, "claim", lambda answer, claim, *_: claim.place is not None)
+            claim.hold()
+            believed = []
+            real = two._site.hub._believed
+
+            def noted(who: Waiter, announced: Announced) -> Hold | None:
+                believed.append(real(who, announced))
+                return believed[-1]
+
+            two._site.hub._believed = noted
+            job = asyncio.create_task(two.lock("x", ttl=30).acquire())
+            await true(lambda: claim.held)
+            await held.release()
+            await true(lambda: believed)
+            assert believed == [None]
+            (stranger,) = two._site.gate.in_line.values()
+            unix = Announced("x", stranger.token, 1, 3.0, 1.7e9)  # on a clock that reads more than ours
+            assert real(stranger, unix) is None
+            claim.let_go()
+            lease = await asyncio.wait_for(job, SOON)
+            assert await holds(one, lease)
+            await lease.release()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("late", [0.0, 0.4])
+def test_an_announcement_is_believed_no_longer_than_the_store_keeps_it(url: str, late: float) -> None:
+    async def main() -> None:
+        async with clients(url, ttl=0.6, renew=False) as (one, two):
+            held = await one.lock("x", ttl=30).acquire()
+            ear = Slow(two, "hear", lambda answer, *_: bool(answer))
+            job = asyncio.create_task(two.lock("x").acquire())
+            await in_line(two)
+            ear.hold()
+            await held.release()
+            await true(lambda: ear.held)
+            await asyncio.sleep(late)
+            ear.let_go()
+            lease = await asyncio.wait_for(job, SOON)
+            left = (await one.inspect("x")).remaining
+            assert lease.remaining() <= left + 0.001
+
+    asyncio.run(main())
+
+
+# --- nobody sleeps on ------------------------------------------------------------------------------------------------------
+
+
+def test_an_heir_that_is_served_from_the_line_before_the_answer_of_the_hand_over(url: str) -> None:
+    """The announcement overtakes the answer. The heir must not lose its turn."""
+
+    async def main() -> None:
+        async with clients(url) as (one, two):
+            held = await one.lock("x", ttl=30).acquire()
+            early = asyncio.create_task(two.lock("x", ttl=30, renew=False).acquire())
+            await in_line(two)
+            late = asyncio.create_task(one.lock("x", ttl=30, fair=True).acquire())
+            await true(lambda: one._site.gate._doors["x"].waiters)
+            hand = Slow(one, "hand_over")
+            hand.hold()
+            release = asyncio.create_task(held.release())
+            await true(lambda: hand.held)
+            other = await asyncio.wait_for(early, SOON)  # it came earlier, so it was served
+            await other.release()  # and now the heir is
+            await asyncio.sleep(0.05)
+            hand.let_go()
+            assert await release
+            lease = await asyncio.wait_for(late, SOON)
+            assert await holds(two, lease)
+            assert await lease.release()
+            assert not line_of(url)
+            assert not one._site.gate._doors
+            assert not one._site.gate.in_line
+
+    asyncio.run(main())
+
+
+def test_told_to_ask_again_while_an_answer_is_on_its_way(url: str) -> None:
+    async def main() -> None:
+        async with clients(url) as (one, two):
+            held = await one.lock("x", ttl=30).acquire()
+            claim = Slow(two, "claim", lambda answer, claim, *_: claim.place is not None)
+            claim.hold()
+            job = asyncio.create_task(two.lock("x", ttl=30).acquire())
+            await true(lambda: claim.held)
+            line_of(url).clear()  # it was passed over: its inbox was broken
+            two._site.gate.alarm()
+            claim.let_go()
+            await true(lambda: line_of(url))  # back in line
+            await held.release()
+            await (await asyncio.wait_for(job, SOON)).release()
+
+    asyncio.run(main())
+
+
+def test_whoever_waits_asks_again_when_the_inbox_broke(url: str) -> None:
+    """While it was broken they were passed over, or told in vain. They must not wait for the end of the holder's lease."""
+
+    async def main() -> None:
+        async with clients(url) as (one, two):
+            held = await one.lock("x", ttl=30).acquire()
+            job = asyncio.create_task(two.lock("x", ttl=30).acquire())
+            await in_line(two)
+            real = two._site.backend.hear
+
+            async def broken(until: float) -> Any:
+                two._site.backend.hear = real
+                line_of(url).clear()
+                raise Unavailable("it broke", backend="x", cause="closed")
+
+            two._site.backend.hear = broken
+            await true(lambda: two._site.backend.hear is real)
+            await true(lambda: line_of(url))
+            await held.release()
+            await (await asyncio.wait_for(job, SOON)).release()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("handed", [True, False], ids=["handed over", "asked for"])
+def test_a_lease_that_was_dropped_keeps_nobody_waiting_for_ever(url: str, handed: bool) -> None:
+    """Those of the same client wait for its end, which the keeper tells; and it does not keep what nobody has."""
+
+    async def main() -> None:
+        async with clients(url, 1) as (client,):
+            first = await client.lock("x", ttl=0.5).acquire()
+
+            async def forgets() -> None:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", ResourceWarning)
+                    lease: Any = await client.lock("x", ttl=0.5).acquire()
+                    await asyncio.sleep(0.1)
+                    del lease
+                    gc.collect()
+
+            if not handed:
+                await first.release()
+            jobs = [asyncio.create_task(forgets()), asyncio.create_task(client.lock("x", ttl=30).acquire())]
+            await asyncio.sleep(0.01)
+            if handed:
+                await first.release()
+            await jobs[0]
+            await (await asyncio.wait_for(jobs[1], SOON)).release()
+
+    asyncio.run(main())
+
+
+def test_one_that_is_not_first_looks_around_by_itself() -> None:
+    """Whoever is before it may be gone without a word: a thread that died in between."""
+    gate = Gate()
+    one, two = (Waiter("x", token, 10, FIXED, "", False, 0.0) for token in "ab")
+    gate.enter(one)
+    gate.enter(two)
+    look_at = gate.turn(two, 100.0, last=False)
+    assert look_at is not None
+    assert 100.0 < look_at <= 100.0 + gates.LOOK
+
+
+def test_the_hub_does_not_end_between_the_opening_and_the_standing_in_line(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hand-over was on its way for longer than the hub stays without anybody in line."""
+    monkeypatch.setattr(hubs, "LINGER", 0.05)
+    monkeypatch.setattr(hubs, "TICK", 0.02)
+
+    async def main() -> None:
+        async with clients(url, request_timeout=2) as (one, two):
+            held = await one.lock("x", ttl=30).acquire()
+            early = asyncio.create_task(two.lock("x", ttl=30).acquire())
+            await in_line(two)
+            late = asyncio.create_task(one.lock("x", ttl=30, fair=True).acquire())
+            await true(lambda: one._site.gate._doors["x"].waiters)
+            hand = Slow(one, "hand_over")
+            hand.hold()
+            release = asyncio.create_task(held.release())
+            await true(lambda: hand.held)
+            one._site.gate.in_line.clear()  # as if nobody were to be told
+            await asyncio.sleep(0.5)
+            assert one._site.hub._spawned is not None
+            hand.let_go()
+            assert await release
+            await (await asyncio.wait_for(early, SOON)).release()
+            await (await asyncio.wait_for(late, SOON)).release()
+            for client in (one, two):
+                client._site.hub._request_timeout = 0.1
+            await true(lambda: one._site.hub._spawned is None and two._site.hub._spawned is None)
+
+    asyncio.run(main())
+
+
+# --- nothing is left -------------------------------------------------------------------------------------------------------
+
+
+def test_whoever_asks_for_itself_is_not_handed_over_to_as_well(url: str) -> None:
+    """It would stand in line under two tokens, of which it forgets one."""
+
+    async def main() -> None:
+        async with clients(url) as (one, two):
+            held = await one.lock("x", ttl=30).acquire()
+            claim = Slow(two, "claim", lambda answer, claim, *_: isinstance(answer, Refused))
+            claim.hold()
+            job = asyncio.create_task(two.lock("x", ttl=30).acquire())
+            await true(lambda: claim.held)  # it was refused and does not know it
+            await held.release()
+            passing = await two.lock("x", ttl=30).try_acquire()
+            assert passing is not None
+            release = asyncio.create_task(passing.release())
+            await asyncio.sleep(0.02)
+            claim.let_go()
+            await release
+            lease = await asyncio.wait_for(job, SOON)
+            assert not line_of(url)
+            assert not two._site.gate.in_line
+            assert await holds(one, lease)
+            await lease.release()
+            assert not two._site.gate._doors
+            assert not (await one.inspect("x")).held
+
+    asyncio.run(main())
+
+
+def test_what_is_granted_to_an_heir_that_left_is_passed_on_even_by_one_that_held_nothing(url: str) -> None:
+    async def main() -> None:
+        async with clients(url) as (one, two):
+            held = await one.lock("x", ttl=30).acquire()
+            heir = asyncio.create_task(one.lock("x", ttl=30).acquire())
+            await true(lambda: one._site.gate._doors["x"].waiters)
+            hand = Slow(one, "hand_over")
+            hand.hold()
+            memories._memories[url.removeprefix("memory://")].held.clear()  # somebody removed it
+            release = asyncio.create_task(held.release())
+            await true(lambda: hand.held)
+            heir.cancel()
+            await asyncio.gather(heir, return_exceptions=True)
+            hand.let_go()
+            assert not await release
+            assert not (await two.inspect("x")).held
+
+    asyncio.run(main())
+
+
+def test_cancelled_while_it_takes_back_what_an_heir_does_not_need(url: str) -> None:
+    """The lease itself was released by then, and says so."""
+
+    async def main() -> None:
+        async with clients(url) as (one, two):
+            held = await one.lock("x", ttl=30).acquire()
+            early = asyncio.create_task(two.lock("x", ttl=30).acquire())
+            await in_line(two)
+            heir = asyncio.create_task(one.lock("x", ttl=30, fair=True).acquire())
+            await true(lambda: one._site.gate._doors["x"].waiters)
+            hand, back = Slow(one, "hand_over"), Slow(one, "release")
+            hand.hold()
+            back.hold()
+            release = asyncio.create_task(held.release())
+            await true(lambda: hand.held)
+            heir.cancel()
+            await asyncio.gather(heir, return_exceptions=True)
+            hand.let_go()
+            await true(lambda: back.held)
+            release.cancel()
+            await asyncio.sleep(0.01)
+            assert held.state == "released"
+            back.let_go()
+            await asyncio.gather(release, return_exceptions=True)
+            assert held.state == "released"
+            await (await asyncio.wait_for(early, SOON)).release()
+            assert not line_of(url)
+            assert not (await two.inspect("x")).held
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", ["no inbox", "refused", "answered with an error"])
+def test_a_release_does_not_fail_for_the_sake_of_somebody_who_waits(url: str, fault: str) -> None:
+    async def main() -> None:
+        async with clients(url, 1) as (client,):
+            backend = client._site.backend
+
+            async def fails(*args: Any) -> Any:
+                if fault == "refused":
+                    raise UsageError("the fence counter is spoilt")
+                raise Unavailable("no", backend="x", cause="error")
+
+            setattr(backend, "open_inbox" if fault == "no inbox" else "hand_over", fails)
+            held = await client.lock("x", ttl=30).acquire()
+            job = asyncio.create_task(client.lock("x", ttl=30).acquire())
+            await true(lambda: client._site.gate._doors["x"].waiters)
+            assert await held.release()
+            lease = await asyncio.wait_for(job, SOON)
+            assert not client._site.gate.in_line
+            await lease.release()
+            assert not client._site.gate._doors
+
+    asyncio.run(main())
+
+
+def test_an_interrupted_hand_over_leaves_no_grant(url: str) -> None:
+    """Ctrl-C, with the answer in hand and nobody told of it yet."""
+    with Client(url) as client:
+        held = client.lock("x", ttl=30).acquire()
+        got: list[Any] = []
+        thread = threading.Thread(target=lambda: got.append(client.lock("x", ttl=30).acquire(timeout=20)))
+        thread.start()
+        until = time.monotonic() + SOON
+        while not client._site.gate._doors["x"].waiters and time.monotonic() < until:
+            time.sleep(0.002)
+        real = client._site.gate.handed
+
+        def interrupted(*args: Any) -> bool:
+            client._site.gate.handed = real  # type: ignore[method-assign]
+            raise KeyboardInterrupt
+
+        client._site.gate.handed = interrupted  # type: ignore[method-assign, assignment]
+        with pytest.raises(KeyboardInterrupt):
+            held.release()
+        thread.join(SOON)
+        assert got, "the heir waits for a grant that nobody uses"
+        got[0].release()
+        assert not client._site.gate._doors
+
+
+def test_a_long_lease_is_not_watched_again_by_everybody_who_comes_and_goes(url: str) -> None:
+    async def main() -> None:
+        async with clients(url, 1) as (client,):
+            held = await client.lock("x", ttl=30).acquire()
+            for _ in range(20):
+                with pytest.raises(interlock.AcquireTimeout):
+                    await client.lock("x").acquire(timeout=0.001)
+            assert len(held._hold.watchers or ()) <= 1
+            await held.release()
+
+    asyncio.run(main())
+
+
+def test_names_that_were_tried_and_never_released_are_forgotten(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "SWEEP", 16)
+
+    async def main() -> None:
+        async with clients(url, 1, renew=False) as (client,):
+            for number in range(200):
+                lease = await client.lock(f"x{number}", ttl=0.3).try_acquire()
+                assert lease is not None
+                if number % 40 == 0:
+                    await asyncio.sleep(0.35)
+            assert len(client._site.gate._doors) < 120
+
+    asyncio.run(main())
+
+
+# --- many, and the end -----------------------------------------------------------------------------------------------------
+
+
+def test_many_who_come_at_once_open_one_inbox(url: str) -> None:
+    async def main() -> None:
+        async with clients(url) as (one, two):
+            leases = [await one.lock(f"x{n}", ttl=30).acquire() for n in range(30)]
+            opening = Slow(two, "open_inbox")
+            real, asked = opening.real, []
+
+            async def counted(within: float) -> Any:
+                asked.append(within)
+                return await real(within)
+
+            opening.real = counted
+            opening.hold()
+            jobs = [asyncio.create_task(two.lock(f"x{n}", ttl=30).acquire()) for n in range(30)]
+            await true(lambda: opening.held)
+            await asyncio.sleep(0.05)
+            opening.let_go()
+            await in_line(two, 30)
+            assert len(asked) == 1
+            for lease in leases:
+                await lease.release()
+            for job in jobs:
+                await (await asyncio.wait_for(job, SOON)).release()
+
+    asyncio.run(main())
+
+
+def test_an_inbox_that_cannot_be_opened_is_told_to_all_at_once(url: str) -> None:
+    """Not to one after the other, each after its own time."""
+
+    async def main() -> None:
+        async with clients(url, request_timeout=0.3) as (one, two):
+            leases = [await one.lock(f"x{n}", ttl=30).acquire() for n in range(20)]
+
+            async def fails(within: float) -> str:
+                await asyncio.sleep(within)
+                raise Unavailable("not allowed", backend="x", cause="auth")
+
+            two._site.backend.open_inbox = fails
+            began = time.monotonic()
+            jobs = [asyncio.create_task(two.lock(f"x{n}", ttl=30).acquire()) for n in range(20)]
+            for outcome in await asyncio.gather(*jobs, return_exceptions=True):
+                assert isinstance(outcome, Unavailable)
+            assert time.monotonic() - began < SOON
+            assert not two._site.gate._doors
+            for lease in leases:
+                await lease.release()
+
+    asyncio.run(main())
+
+
+def test_without_an_inbox_it_is_asked_for_again_and_again(url: str) -> None:
+    async def main() -> None:
+        async with clients(url) as (one, two):
+            held = await one.lock("x", ttl=30).acquire()
+            real, tried = two._site.backend.open_inbox, []
+
+            async def fails(within: float) -> str:
+                tried.append(within)
+                raise Unavailable("silent", backend="x", cause="timeout")
+
+            two._site.backend.open_inbox = fails
+            job = asyncio.create_task(two.lock("x", ttl=30).acquire())
+            await true(lambda: len(tried) > 2)
+            two._site.backend.open_inbox = real
+            await in_line(two)
+            await held.release()
+            await (await asyncio.wait_for(job, SOON)).release()
+
+    asyncio.run(main())
+
+
+def test_one_that_is_cancelled_while_it_opens_the_inbox_leaves_that_to_another(url: str) -> None:
+    async def main() -> None:
+        async with clients(url) as (one, two):
+            leases = [await one.lock(f"x{n}", ttl=30).acquire() for n in range(2)]
+            opening = Slow(two, "open_inbox")
+            opening.hold()
+            jobs = [asyncio.create_task(two.lock(f"x{n}", ttl=30).acquire()) for n in range(2)]
+            await true(lambda: opening.held)
+            jobs[0].cancel()
+            opening.let_go()
+            await in_line(two, 1)
+            for lease in leases:
+                await lease.release()
+            await (await asyncio.wait_for(jobs[1], SOON)).release()
+
+    asyncio.run(main())
+
+
+def test_whoever_waits_when_the_client_is_closed_leaves_the_line(store: str) -> None:
+    async def main() -> None:
+        async with AsyncClient(store) as one, AsyncClient(store) as three:
+            held = await one.lock("x", ttl=30).acquire()
+            two = AsyncClient(store)
+            jobs = [asyncio.create_task(two.lock("x", ttl=30).acquire()) for _ in range(3)]
+            await in_line(two)
+            await two.close()
+            for outcome in await asyncio.gather(*jobs, return_exceptions=True):
+                assert isinstance(outcome, UsageError), repr(outcome)
+            if store.startswith("memory:"):
+                assert not line_of(store)
+            elif store.startswith("sqlite:"):
+                with closing(sqlite3.connect(store.removeprefix("sqlite://"))) as file:
+                    assert file.execute("SELECT count(*) FROM line").fetchone() == (0,)
+            else:
+                import redis
+
+                with redis.Redis.from_url(store) as server:
+                    assert server.exists("interlock:{x}:line") == 0
+            with pytest.raises(UsageError, match="closed"):
+                await two.lock("x").acquire()
+            await held.release()
+            await (await three.lock("x").acquire(timeout=1)).release()
+
+    asyncio.run(main())
+
+
+def test_closing_a_client_that_has_waited_wakes_its_hub(store: str) -> None:
+    """It listens for a while after the last one has left, and would be waited for until it looks around by itself."""
+    with Client(store) as one:
+        two = Client(store)
+        two._site.hub._line.hear  # noqa: B018 - it keeps a line
+        held = one.lock("x", ttl=30).acquire()
+        thread = threading.Thread(target=lambda: two.lock("x", ttl=30).acquire(timeout=20).release())
+        thread.start()
+        until = time.monotonic() + SOON
+        while not two._site.gate.in_line and time.monotonic() < until:
+            time.sleep(0.002)
+        held.release()
+        thread.join()
+        hub = two._site.hub._spawned
+        assert hub is not None
+        slept = hubs.TICK
+        hubs.TICK = 60.0  # type: ignore[misc]
+        try:
+            time.sleep(slept + 0.1)  # it listens with the new one by now
+            began = time.monotonic()
+            two.close()
+            assert time.monotonic() - began < SOON
+        finally:
+            hubs.TICK = slept  # type: ignore[misc]
+        assert not hub._thread.is_alive()
+
+
+def test_in_a_forked_child_nobody_waits_any_more(url: str) -> None:
+    """A signal handler may fork while its thread waits. The child must not claim by the parent's token, nor take its place."""
+    with Client(url) as one, Client(url) as two:
+        held = one.lock("x", ttl=30).acquire()
+        thread = threading.Thread(target=lambda: two.lock("x", ttl=30).acquire(timeout=20).release())
+        thread.start()
+        until = time.monotonic() + SOON
+        while not two._site.gate.in_line and time.monotonic() < until:
+            time.sleep(0.002)
+        me = waiter(two)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            left = me.gone and not me.in_line and not two._site.gate._doors and not line_of(url)
+            held._site.backend._memory.held.clear()
+            os._exit(0 if left else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+        used = time.process_time()
+        time.sleep(0.3)
+        assert time.process_time() - used < 0.2, "the child rang at the parent's inbox"
+        held.release()
+        thread.join(SOON)
+        assert not thread.is_alive()
+
+
+def test_turns_of_one_that_was_given_it_in_this_instant() -> None:
+    """Between two looks of its thread, another one gives it the lease: there is nobody at the door any more."""
+    gate = Gate()
+    me = Waiter("x", "a", 10, FIXED, "", False, 0.0)
+    gate.enter(me)
+    hold = Hold("x", "a", 10, 1, 110.0, 0.01, 100.0, Policy(renew=False))
+    gate.serve(me, hold)
+    assert gate.turn(me, 100.0, last=False) == 100.0
+    assert gate.turn(me, 100.0, last=True) == 100.0
+
+
+@pytest.mark.parametrize("offered", [False, True], ids=["in line", "handed over to"])
+def test_whoever_leaves_while_its_announcement_is_read_is_given_nothing(offered: bool) -> None:
+    gate = Gate()
+    me = Waiter("x", "a", 10, FIXED, "", False, 0.0)
+    gate.enter(me)
+    assert gate.offer(me, "b") if offered else gate.line_up(me)
+    token = "b" if offered else "a"
+    assert gate.announced(token) is me
+    assert gate.leave(me) is None
+    assert not gate.serve(me, Hold("x", token, 10, 1, 110.0, 0.01, 100.0, Policy(renew=False)))
+    assert not gate.has("x", token)
+    assert not gate._doors
+
+
+# --- order -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_wall_clock_does_not_change_the_order(valkey_node: Node) -> None:
+    """Whoever comes from a machine an hour ahead waits no hour longer, and one an hour behind goes before nobody."""
+
+    async def main() -> None:
+        async with clients(valkey_node.url, 4) as (holder, ahead, right, behind):
+            order: list[str] = []
+
+            async def work(client: Any, who: str) -> None:
+                async with client.lock("skew", ttl=30, timeout=20):
+                    order.append(who)
+
+            for client, skew in ((ahead, 3_600_000), (behind, -3_600_000)):
+                real = client._site.runtime.wall_ms
+                client._site.runtime.wall_ms = lambda real=real, skew=skew: real() + skew
+            async with holder.lock("skew", ttl=30):
+                jobs = []
+                for client, who in ((ahead, "first"), (right, "second"), (behind, "third")):
+                    jobs.append(asyncio.create_task(work(client, who)))
+                    await in_line(client)
+                    await asyncio.sleep(0.02)
+            await asyncio.gather(*jobs)
+            assert order == ["first", "second", "third"]
+
+    asyncio.run(main())
+
+
+def test_what_is_known_of_the_stores_clock_is_changed_no_more_than_need_be(url: str) -> None:
+    async def main() -> None:
+        async with clients(url, 1) as (client,):
+            hub, now = client._site.hub, client._site.runtime.now
+            assert hub.offset() == 0.0, "its clock is ours"
+            hub.set_clock(now() - 1.0, now() - 0.2)  # a slow answer
+            assert hub.offset() == 0.0
+            hub.set_clock(now(), now() + 5.0)
+            assert 4.9 < hub.offset() <= 5.0
+            hub.set_clock(now() - 1.0, now() + 4.5)
+            assert 4.9 < hub.offset() <= 5.0
+            hub.set_clock(now(), now() + 3.0)
+            assert 2.9 < hub.offset() < 3.1
+
+    asyncio.run(main())
