@@ -3,7 +3,8 @@
 #   make test    the whole suite on real servers
 #   make check   lint, format, types, build
 #   make bench   how far from the floor, in ratios
-.PHONY: help demo test check bench servers clean
+#   make spec    check the formal model of the quorum: minutes (ARGS=--quick: those that take seconds)
+.PHONY: help demo test check bench spec servers clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
@@ -30,6 +31,10 @@ check: .venv/ready
 bench: .venv/ready
 	$(BIN)/python -m bench $(ARGS)
 
+spec: .venv/ready
+	@./tools/checkers
+	$(BIN)/python spec/check.py $(ARGS)
+
 # Redis from the system's packages is the second server of the test matrix; Valkey comes with a wheel.
 servers:
 	@./tools/servers
@@ -40,4 +45,4 @@ servers:
 	@touch $@
 
 clean:
-	rm -rf .venv .uv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .uv .tla dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,417 @@
+------------------------------- MODULE Quorum -------------------------------
+(* The quorum lock of interlock for one name: votes, the agreed fence, renewal that heals, clean-up, nodes that forget.
+
+   An attempt is one token: `flow/acquire.py: _poll` draws a fresh one for each question, so nothing is lost by never using
+   one twice. Who shares a client with whom does not matter here: an attempt also stands for all that its client knows.
+   A node is one server and its scripts, each of which is one step.
+
+   Each action says which function of the shipped code it models; tests/spec/ checks that these exist.
+   Each guard that safety rests on is a rule with a name; a configuration may leave rules out (`Without`) and must then fail.
+   What time, messages and numbers have become here is told in README.md. *)
+EXTENDS Integers, FiniteSets, Sequences, TLC
+
+CONSTANTS
+  Nodes, Attempts, Nobody,
+  Ttl, MaxTime,       \* how long a lease lasts, and when the world ends; MaxTime = 0: nobody looks at a clock
+  Without,            \* rules that are left out
+  MaxVanish,          \* how often a node may drop a lease before its time (a clock that jumps, an operator who deletes)
+  MaxForget,          \* how often a node may lose all its memory
+  MaxRenew,           \* how often leases may be renewed
+  MaxGiveUp,          \* how many attempts may give up before they hold anything
+  MaxOverdue,         \* how often a connection may be given up whose reply is overdue
+  Renewers, Watchers, \* attempts that may renew their leases; attempts whose clients look after nodes that forgot
+  Proposals,          \* fences that a client may propose beside those that a node counts
+  Newborn             \* TRUE: nobody has a roll yet
+
+Rules == {
+  "majority",   \* a grant needs more than half of the nodes                      core/quorum.py: votes_needed
+  "agree",      \* the highest fence is written back until a quorum stores it     core/quorum.py: Tally.behind
+  "owner",      \* ... only where the token still holds the lock                  backends/redis/extend.lua
+  "sent",       \* a lease is counted from before its request was sent            core/lease.py: deadline
+  "leaving",    \* not believed any more from when the release goes out           flow/hold.py: _give_back
+  "in time",    \* a renewal that comes after the deadline revives nothing        flow/keep.py: Keeper._judge
+  "extends",    \* a renewal needs a quorum of extends, healed nodes do not count core/quorum.py: Extensions._outcome
+  "only claim", \* to extend creates nothing                                      backends/redis/extend.lua
+  "free",       \* healing takes no lock from anybody                             backends/redis/claim.lua
+  "before",     \* healing looks at the record before it asks                     backends/quorum.py: QuorumBackend._heal
+  "after",      \* ... and when it was answered                                   backends/quorum.py: QuorumBackend._heal
+  "join",       \* a release waits for the end of a renewal under way             flow/hold.py: _join
+  "heal fence", \* healing brings the fence                                       backends/quorum.py: QuorumBackend._heal
+  "follow",     \* a release goes down the path of the unanswered claim           backends/redis/blocking.py: BlockingTransport.call
+  "compare",    \* a release frees its own token only                             backends/redis/release.lua
+  "roll",       \* a node that forgot casts no vote                               backends/redis/claim.lua
+  "wait",       \* ... until what it forgot has run out                           backends/electorate.py: Electorate.suspect
+  "seed",       \* ... and its fences are those of a quorum of the others         core/quorum.py: reseed
+  "everybody",  \* silent others are not taken for others that forgot as well     backends/electorate.py: Electorate._readmit_one
+  "mark",       \* a wait counts for one loss of memory, not for a later one      backends/electorate.py: Electorate._readmit_one
+  "kept"        \* no undo is sent for a token whose lease is alive               backends/redis/blocking.py: BlockingTransport._recovered
+}
+ASSUME Without \subseteq Rules
+Rule(r) == r \notin Without
+
+VARIABLES
+  now,
+  node,     \* [lock: who holds it, ends: when that expires, count: the fence counter, roll: whether it has its memory]
+  att,      \* what an attempt knows, see Fresh
+  path,     \* requests of an attempt to a node that were not executed yet, in the order of their connection
+  stray,    \* the same on a connection that was given up: bytes that may still arrive
+  heal,     \* healing of a node: "no", "wanted", "flying", "parked" (nobody waits for the answer any more), "done"
+  granted,  \* all fences that were handed out
+  bad,      \* what went wrong, once and for all
+  used      \* how much of each bound
+vars == <<now, node, att, path, stray, heal, granted, bad, used>>
+
+None == 0 - 1
+Needed == IF Rule("majority") THEN Cardinality(Nodes) \div 2 + 1 ELSE Cardinality(Nodes) \div 2
+Top(S) == CHOOSE x \in S : \A y \in S : x >= y
+Over(a) == att[a].phase = "over"
+Each(value) == [a \in Attempts |-> [n \in Nodes |-> value]]
+
+Fresh == [
+  phase  |-> "idle",                     \* idle, ask, teach, held, leaving, over
+  sent   |-> 0,                          \* when it was begun
+  answer |-> [n \in Nodes |-> 0],        \* the fence that a node granted it with
+  fence  |-> 0,                          \* the agreed one
+  stored |-> {},                         \* nodes that are known to store it
+  until  |-> 0,                          \* the deadline
+  floor  |-> 0,                          \* the highest fence that was handed out before it began
+  record |-> FALSE,                      \* in QuorumBackend._where
+  asked  |-> None,                       \* when the renewal under way was sent
+  won    |-> FALSE,                      \* and that it has a quorum
+  ext    |-> [n \in Nodes |-> "no"],     \* "sent", then what the node said: "yes", "gone", "taken"
+  seen   |-> [n \in Nodes |-> None],     \* since when it knows that the node forgot
+  births |-> {}                          \* nodes that its first roll is on its way to
+]
+
+Init ==
+  /\ now = 0
+  /\ node = [n \in Nodes |-> [lock |-> Nobody, ends |-> 0, count |-> 0, roll |-> ~Newborn]]
+  /\ att = [a \in Attempts |-> Fresh]
+  /\ path = Each(<<>>) /\ stray = Each(<<>>) /\ heal = Each("no")
+  /\ granted = {0}
+  /\ bad = {}
+  /\ used = [vanish |-> 0, forget |-> 0, renew |-> 0, overdue |-> 0, giveup |-> 0]
+
+----------------------------------------------------------------------------
+(* The world *)
+
+\* Time goes on, and leases end by the clocks of the nodes.   backends/redis/claim.lua: PX
+Tick ==
+  /\ now < MaxTime
+  /\ now' = now + 1
+  /\ node' = [n \in Nodes |-> IF node[n].ends > now + 1 THEN node[n] ELSE [node[n] EXCEPT !.lock = Nobody, !.ends = 0]]
+  /\ UNCHANGED <<att, path, stray, heal, granted, bad, used>>
+
+\* ... or before its time: no assumption about clocks is left.
+Vanish(n) ==
+  /\ node[n].lock # Nobody /\ used.vanish < MaxVanish
+  /\ node' = [node EXCEPT ![n].lock = Nobody, ![n].ends = 0]
+  /\ used' = [used EXCEPT !.vanish = @ + 1]
+  /\ UNCHANGED <<now, att, path, stray, heal, granted, bad>>
+
+\* A node restarts empty. With the rule "mark" what anybody knew of an earlier loss is of no use for this one.
+Forget(n) ==
+  /\ used.forget < MaxForget /\ node[n].roll
+  /\ node' = [node EXCEPT ![n] = [lock |-> Nobody, ends |-> 0, count |-> 0, roll |-> FALSE]]
+  /\ att' = IF Rule("mark") THEN [a \in Attempts |-> [att[a] EXCEPT !.seen[n] = None, !.births = @ \ {n}]] ELSE att
+  /\ used' = [used EXCEPT !.forget = @ + 1]
+  /\ UNCHANGED <<now, path, stray, heal, granted, bad>>
+
+----------------------------------------------------------------------------
+(* What a node does with a request: one script each *)
+
+\* backends/redis/claim.lua, without a line. `healing`: the proposal is the fence of the lease.
+Vote(a, n, healing) ==
+  LET here == node[n]
+      mine == here.lock = a
+      may == (here.roll \/ ~Rule("roll")) /\ (here.lock \in {Nobody, a} \/ (healing /\ ~Rule("free")))
+      next == here.count + 1
+      fences == IF mine /\ here.count > 0 THEN {here.count}  \* a claim repeated by the holder keeps its fence
+                ELSE IF healing THEN {IF Rule("heal fence") THEN Top({next, att[a].fence}) ELSE here.count}
+                ELSE {next} \cup {p \in Proposals : p > next}
+  IN IF ~may THEN UNCHANGED <<node, att>>
+     ELSE \E fence \in fences :
+       /\ node' = [node EXCEPT ![n] = [@ EXCEPT !.lock = a, !.ends = now + Ttl, !.count = fence]]
+       /\ att' = IF att[a].phase = "ask" THEN [att EXCEPT ![a].answer[n] = fence] ELSE att
+
+\* backends/redis/extend.lua, with the agreed fence: the write-back.
+Teach(a, n) ==
+  IF node[n].lock = a \/ ~Rule("owner")
+  THEN /\ node' = [node EXCEPT ![n].count = Top({@, att[a].fence}), ![n].ends = IF node[n].lock = a THEN now + Ttl ELSE @]
+       /\ att' = IF att[a].phase = "teach" THEN [att EXCEPT ![a].stored = @ \cup {n}] ELSE att
+  ELSE UNCHANGED <<node, att>>
+
+\* backends/redis/release.lua, without a line.
+Free(a, n) ==
+  IF node[n].lock = a \/ ~Rule("compare")
+  THEN /\ node' = [node EXCEPT ![n].lock = Nobody, ![n].ends = 0]
+       /\ bad' = IF node[n].lock \in {a, Nobody} THEN bad ELSE bad \cup {"robbed"}
+  ELSE UNCHANGED <<node, bad>>
+
+Execute(request, a, n) ==
+  CASE request = "vote" -> Vote(a, n, FALSE) /\ UNCHANGED bad
+    [] request = "teach" -> Teach(a, n) /\ UNCHANGED bad
+    [] request = "release" -> Free(a, n) /\ UNCHANGED att
+
+\* The next request on a connection arrives. One that never does was lost; an answer that is never used was lost.
+\* A release follows a healing whose answer nobody waits for any more.   backends/redis/blocking.py: BlockingTransport.call
+Arrive(a, n) ==
+  /\ path[a][n] # <<>>
+  /\ ~(Head(path[a][n]) = "release" /\ heal[a][n] = "parked")
+  /\ path' = [path EXCEPT ![a][n] = Tail(@)]
+  /\ Execute(Head(path[a][n]), a, n)
+  /\ UNCHANGED <<now, stray, heal, granted, used>>
+
+ArriveLate(a, n) ==
+  /\ stray[a][n] # <<>>
+  /\ stray' = [stray EXCEPT ![a][n] = Tail(@)]
+  /\ Execute(Head(stray[a][n]), a, n)
+  /\ UNCHANGED <<now, path, heal, granted, used>>
+
+\* A reply is overdue: the connection is closed with an undo as the last thing on it, and what comes next goes elsewhere.
+\* backends/redis/blocking.py: BlockingTransport._recovered, backends/redis/aio.py: AsyncTransport._give_up
+\* With the rule "kept" a connection that a living lease's claim may still be on is left alone.
+Overdue(a, n) ==
+  /\ used.overdue < MaxOverdue /\ path[a][n] # <<>> /\ stray[a][n] = <<>>
+  /\ att[a].phase \in (IF Rule("kept") THEN {"over"} ELSE {"held", "over"})
+  /\ stray' = [stray EXCEPT ![a][n] = path[a][n] \o <<"release">>]
+  /\ path' = [path EXCEPT ![a][n] = <<>>]
+  /\ used' = [used EXCEPT !.overdue = @ + 1]
+  /\ UNCHANGED <<now, node, att, heal, granted, bad>>
+
+----------------------------------------------------------------------------
+(* A claim *)
+
+\* flow/ask.py: ask, backends/quorum.py: QuorumBackend.claim. All nodes are asked at once.
+\* Nothing depends on when the world began, so it may as well have begun with the claim of the one that renews.
+Begin(a) ==
+  /\ att[a].phase = "idle"
+  /\ MaxRenew > 0 /\ a \in Renewers => now = 0
+  /\ att' = [att EXCEPT ![a].phase = "ask", ![a].sent = now, ![a].floor = Top(granted), ![a].record = TRUE]
+  /\ path' = [path EXCEPT ![a] = [n \in Nodes |-> <<"vote">>]]
+  /\ UNCHANGED <<now, node, stray, heal, granted, bad, used>>
+
+\* A quorum has granted: those in `heard`, as far as the client knows.   backends/quorum.py: QuorumBackend._agree,
+\* core/quorum.py: Tally.fence, Tally.behind
+Agree(a) ==
+  /\ att[a].phase = "ask"
+  /\ \E heard \in SUBSET {n \in Nodes : att[a].answer[n] > 0} :
+       LET top == Top({att[a].answer[n] : n \in heard})
+           have == {n \in heard : att[a].answer[n] = top}
+           behind == IF Rule("agree") /\ Cardinality(have) < Needed THEN heard \ have ELSE {}
+       IN /\ Cardinality(heard) >= Needed
+          /\ att' = [att EXCEPT ![a].phase = "teach", ![a].fence = top,
+                                ![a].stored = IF Rule("agree") THEN have ELSE heard,
+                                ![a].answer = [n \in Nodes |-> 0]]
+          /\ path' = [path EXCEPT ![a] = [n \in Nodes |-> IF n \in behind THEN Append(@[n], "teach") ELSE @[n]]]
+  /\ UNCHANGED <<now, node, stray, heal, granted, bad, used>>
+
+\* flow/ask.py: believe. The grant counts if a quorum stores its fence and its time is not over.
+Believe(a) ==
+  LET me == att[a] IN
+  /\ me.phase = "teach" /\ Cardinality(me.stored) >= Needed
+  /\ now < me.sent + Ttl
+  /\ att' = [att EXCEPT ![a].phase = "held", ![a].stored = {}, ![a].floor = 0, ![a].sent = 0,
+                        ![a].until = IF Rule("sent") THEN me.sent + Ttl ELSE now + Ttl]
+  /\ granted' = granted \cup {me.fence}
+  /\ bad' = bad \cup (IF me.fence \in granted THEN {"twice"} ELSE {}) \cup (IF me.fence <= me.floor THEN {"backwards"} ELSE {})
+  /\ UNCHANGED <<now, node, path, stray, heal, used>>
+
+\* Nothing of the token is at the node or on its way there, so a release would do nothing: it need not be followed further.
+Clear(a, n) ==
+  Rule("compare") /\ node[n].lock # a /\ path[a][n] = <<>> /\ stray[a][n] = <<>> /\ heal[a][n] = "no"
+
+\* Send the releases: behind what is on its way, or (without the rule "follow") on connections of their own.
+Releasing(a) ==
+  LET With(queues) == [queues EXCEPT ![a] = [n \in Nodes |-> IF Clear(a, n) THEN @[n] ELSE Append(@[n], "release")]]
+  IN IF Rule("follow") THEN path' = With(path) /\ UNCHANGED stray ELSE stray' = With(stray) /\ UNCHANGED path
+
+\* The fence, as long as anything on its way may bring it to a node.
+LastFence(a) ==
+  IF att[a].asked # None \/ \E n \in Nodes : heal[a][n] # "no" \/ \E i \in 1..Len(path[a][n]) : path[a][n][i] = "teach"
+  THEN att[a].fence ELSE 0
+
+\* Lost the vote, too late, cancelled or no answer: take back whatever was granted.
+\* backends/quorum.py: QuorumBackend._release, QuorumBackend.undo, flow/site.py: Site.undo
+GiveUp(a) ==
+  /\ att[a].phase \in {"ask", "teach"} /\ used.giveup < MaxGiveUp
+  /\ used' = [used EXCEPT !.giveup = @ + 1]
+  /\ Releasing(a)
+  /\ att' = [att EXCEPT ![a] = [Fresh EXCEPT !.phase = "over", !.fence = LastFence(a), !.seen = att[a].seen, !.births = att[a].births]]
+  /\ UNCHANGED <<now, node, heal, granted, bad>>
+
+----------------------------------------------------------------------------
+(* A lease *)
+
+\* flow/hold.py: release, _give_back, abandon, backends/quorum.py: QuorumBackend.release. Off the record first.
+\* Where leases are renewed, the other attempts only try to get in.
+Release(a) ==
+  /\ att[a].phase = "held" /\ (MaxRenew > 0 => a \in Renewers)
+  /\ Releasing(a)
+  /\ att' = [att EXCEPT ![a].phase = IF Rule("leaving") THEN "over" ELSE "leaving", ![a].record = FALSE,
+                        ![a].sent = 0, ![a].fence = LastFence(a), ![a].until = IF Rule("leaving") THEN 0 ELSE @]
+  /\ UNCHANGED <<now, node, heal, granted, bad, used>>
+
+\* Only without the rule "leaving": believed until the nodes have answered.
+Released(a) ==
+  /\ att[a].phase = "leaving" /\ \A n \in Nodes : path[a][n] = <<>>
+  /\ att' = [att EXCEPT ![a].phase = "over", ![a].until = 0]
+  /\ UNCHANGED <<now, node, path, stray, heal, granted, bad, used>>
+
+\* core/renewal.py: plan, flow/keep.py: Keeper._ask, flow/hold.py: extend, backends/quorum.py: QuorumBackend._extend
+Renew(a) ==
+  /\ a \in Renewers /\ att[a].phase = "held" /\ att[a].asked = None /\ used.renew < MaxRenew
+  /\ Rule("in time") => now < att[a].until
+  /\ att' = [att EXCEPT ![a].asked = now, ![a].ext = [n \in Nodes |-> "sent"]]
+  /\ used' = [used EXCEPT !.renew = @ + 1]
+  /\ UNCHANGED <<now, node, path, stray, heal, granted, bad>>
+
+\* backends/redis/extend.lua. Not on the path of the token: backends/redis/backend.py: RedisBackend.renew
+Extend(a, n) ==
+  LET here == node[n]
+      mine == here.lock = a \/ (here.lock = Nobody /\ ~Rule("only claim"))
+  IN /\ att[a].ext[n] = "sent"
+     /\ att' = [att EXCEPT ![a].ext[n] = IF mine THEN "yes" ELSE IF here.lock = Nobody THEN "gone" ELSE "taken"]
+     /\ node' = IF mine THEN [node EXCEPT ![n] = [@ EXCEPT !.lock = a, !.ends = now + Ttl, !.count = Top({@, att[a].fence})]]
+                ELSE node
+     /\ UNCHANGED <<now, path, stray, heal, granted, bad, used>>
+
+\* A quorum has extended it: heal the nodes that lack it, as far as they were heard.
+\* backends/quorum.py: QuorumBackend._mend, core/quorum.py: Extensions.lacking
+Mend(a) ==
+  LET me == att[a] IN
+  /\ me.asked # None /\ ~me.won
+  /\ Cardinality({n \in Nodes : me.ext[n] = "yes"}) >= (IF Rule("extends") THEN Needed ELSE 1)
+  /\ \E lacking \in SUBSET {n \in Nodes : heal[a][n] = "no" /\ me.ext[n] \in {"gone"} \cup (IF Rule("free") THEN {} ELSE {"taken"})} :
+       heal' = [heal EXCEPT ![a] = [n \in Nodes |-> IF n \in lacking THEN "wanted" ELSE @[n]]]
+  /\ att' = [att EXCEPT ![a].won = TRUE, ![a].ext = [n \in Nodes |-> "no"]]
+  /\ UNCHANGED <<now, node, path, stray, granted, bad, used>>
+
+\* The answer reaches the holder; or there is none.   flow/keep.py: Keeper._judge, core/lease.py: Hold.renewed, Hold.lost
+Judge(a) ==
+  LET me == att[a]
+      believed == me.won /\ me.phase = "held" /\ (now < me.until \/ ~Rule("in time"))
+  IN /\ me.asked # None
+     /\ att' = [att EXCEPT ![a].asked = None, ![a].won = FALSE, ![a].ext = [n \in Nodes |-> "no"],
+                           ![a].until = IF ~believed THEN @ ELSE IF Rule("sent") THEN me.asked + Ttl ELSE now + Ttl]
+     /\ bad' = IF believed /\ now >= me.until THEN bad \cup {"revived"} ELSE bad
+     /\ UNCHANGED <<now, node, path, stray, heal, granted, used>>
+
+----------------------------------------------------------------------------
+(* Healing of one node: backends/quorum.py: QuorumBackend._heal *)
+
+HealAsk(a, n) ==
+  /\ heal[a][n] = "wanted"
+  /\ heal' = [heal EXCEPT ![a][n] = IF att[a].record \/ ~Rule("before") THEN "flying" ELSE "no"]
+  /\ UNCHANGED <<now, node, att, path, stray, granted, bad, used>>
+
+\* It follows a claim that is still on its way there, and may be overtaken by a release: that has another connection.
+HealArrive(a, n) ==
+  /\ heal[a][n] \in {"flying", "parked"}
+  /\ IF path[a][n] = <<>> THEN TRUE ELSE Head(path[a][n]) # "vote"
+  /\ Vote(a, n, TRUE)
+  /\ bad' = IF Rule("free") \/ node[n].lock \in {a, Nobody} THEN bad ELSE bad \cup {"robbed"}
+  /\ heal' = [heal EXCEPT ![a][n] = IF @ = "flying" THEN "done" ELSE "no"]
+  /\ UNCHANGED <<now, path, stray, granted, used>>
+
+HealAnswered(a, n) ==
+  /\ heal[a][n] = "done"
+  /\ heal' = [heal EXCEPT ![a][n] = "no"]
+  /\ path' = IF att[a].record \/ ~Rule("after") THEN path ELSE [path EXCEPT ![a][n] = Append(@, "release")]
+  /\ UNCHANGED <<now, node, att, stray, granted, bad, used>>
+
+\* The answer does not come. A release waits until this is known (flow/hold.py: _join), so it is known while the lease is held.
+HealLate(a, n) ==
+  /\ heal[a][n] \in {"flying", "done"}
+  /\ Rule("join") => att[a].phase = "held"
+  /\ heal' = [heal EXCEPT ![a][n] = IF @ = "flying" THEN "parked" ELSE "no"]
+  /\ UNCHANGED <<now, node, att, path, stray, granted, bad, used>>
+
+----------------------------------------------------------------------------
+(* Who may vote *)
+
+\* An answer without a vote, or a missing roll: the wait begins.   backends/electorate.py: Electorate.suspect
+Suspect(a, n) ==
+  /\ a \in Watchers /\ ~node[n].roll /\ att[a].seen[n] = None
+  /\ att' = [att EXCEPT ![a].seen[n] = now]
+  /\ UNCHANGED <<now, node, path, stray, heal, granted, bad, used>>
+
+\* The wait is over: the node gets a roll with the highest fence of a quorum of the others.
+\* backends/electorate.py: Electorate.readmit, Electorate._readmit_one, core/quorum.py: reseed, backends/redis/enroll.lua
+\* Without the rule "everybody" the others need only be silent. Then what this client itself knows must do: the highest fence
+\* it was given, and the longest lease it has heard of, which may be shorter than any that was forgotten.
+Readmit(a, n) ==
+  LET others == {m \in Nodes \ {n} : node[m].roll}
+      waited == now >= att[a].seen[n] + Ttl \/ ~Rule("wait")
+  IN
+  /\ att[a].seen[n] # None
+  /\ att' = [att EXCEPT ![a].seen[n] = None]
+  /\ IF node[n].roll THEN waited /\ UNCHANGED node  \* somebody else has done it
+     ELSE \/ \E rolls \in SUBSET others :
+               /\ waited /\ Cardinality(rolls) >= Needed
+               /\ node' = [node EXCEPT ![n].roll = TRUE,
+                                       ![n].count = IF Rule("seed") THEN Top({node[m].count : m \in rolls}) ELSE 0]
+          \/ /\ IF Rule("everybody") THEN waited /\ others = {} ELSE TRUE
+             /\ node' = [node EXCEPT ![n].roll = TRUE, ![n].count = att[a].fence]
+  /\ UNCHANGED <<now, path, stray, heal, granted, bad, used>>
+
+\* Nobody has a roll: the cluster is new, and its first rolls are on their way.   backends/electorate.py: Electorate._born
+FindNew(a) ==
+  /\ Newborn /\ att[a].phase = "idle" /\ att[a].births = {}
+  /\ \A n \in Nodes : ~node[n].roll
+  /\ used.forget = 0
+  /\ att' = [att EXCEPT ![a].births = Nodes]
+  /\ UNCHANGED <<now, node, path, stray, heal, granted, bad, used>>
+
+\* backends/redis/enroll.lua
+Enroll(a, n) ==
+  /\ n \in att[a].births
+  /\ att' = [att EXCEPT ![a].births = @ \ {n}]
+  /\ node' = [node EXCEPT ![n].roll = TRUE]
+  /\ UNCHANGED <<now, path, stray, heal, granted, bad, used>>
+
+----------------------------------------------------------------------------
+Next ==
+  \/ Tick
+  \/ \E n \in Nodes : Vanish(n) \/ Forget(n)
+  \/ \E a \in Attempts :
+       \/ Begin(a) \/ Agree(a) \/ Believe(a) \/ GiveUp(a) \/ Release(a) \/ Released(a)
+       \/ Renew(a) \/ Mend(a) \/ Judge(a) \/ FindNew(a)
+       \/ \E n \in Nodes :
+            \/ Arrive(a, n) \/ ArriveLate(a, n) \/ Overdue(a, n) \/ Extend(a, n)
+            \/ HealAsk(a, n) \/ HealArrive(a, n) \/ HealAnswered(a, n) \/ HealLate(a, n)
+            \/ Suspect(a, n) \/ Readmit(a, n) \/ Enroll(a, n)
+
+Spec == Init /\ [][Next]_vars
+NodesAlike == Permutations(Nodes)
+AllAlike == {p @@ q : p \in Permutations(Nodes), q \in Permutations(Attempts)}
+
+\* For counter-examples that are long, where not everything else need be looked at: nobody asks for the lock before the first
+\* moment is over; those who do not renew ask only in the last.
+QuietStart == now = 0 => \A a \in Attempts : att[a].phase = "idle"
+LateRival == now < MaxTime => \A a \in Attempts \ Renewers : att[a].phase = "idle"
+
+----------------------------------------------------------------------------
+(* What must hold *)
+
+\* No two believe in their leases at once. Needs clocks that run alike: MaxVanish = 0.
+Exclusion ==
+  \A a, b \in Attempts : a # b =>
+    ~(/\ att[a].phase \in {"held", "leaving"} /\ now < att[a].until
+      /\ att[b].phase \in {"held", "leaving"} /\ now < att[b].until)
+
+\* No fence is handed out twice, and a grant that was asked for after another was made has a higher one. Needs no clock.
+FencesUnique == "twice" \notin bad
+FencesOrdered == "backwards" \notin bad
+
+\* A lease whose deadline has passed is never believed in again.
+NoRevival == "revived" \notin bad
+
+\* Neither a release nor an undo nor a healing takes anything from anybody else.
+OwnOnly == "robbed" \notin bad
+
+\* Once everything that was sent for a token that is done with has arrived, no node holds it.
+NothingLeft ==
+  \A a \in Attempts :
+    Over(a) /\ (\A n \in Nodes : path[a][n] = <<>> /\ stray[a][n] = <<>> /\ heal[a][n] = "no") => \A n \in Nodes : node[n].lock # a
+=============================================================================
