@@ -47,7 +47,7 @@ def test_the_roll_stays_true(member: Member, step: Step) -> None:
     def roll() -> Roll:
         return cast(Roll, step(member.roll(5.0)).roll)
 
-    assert step(member.enroll(Roll(1.0, 0, 0), 5.0))
+    assert step(member.enroll(Roll(1.0, 0, 0), step(member.roll(5.0, True)).loss, 5.0))
     leases = [take(member, step, name, 2.0) for name in "abc"]
     assert roll().longest == 2.0
     assert roll().high >= max(lease.fence for lease in leases)

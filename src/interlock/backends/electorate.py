@@ -6,7 +6,8 @@ it may have forgotten is over, counted on this client's own clock, and its fence
 
 - all nodes are new: nobody has a roll, so there is nothing to forget, and all get one at once (`_open`)
 - two clients are the first at once: each sees a part of the other's rolls and looks again before it suspects anybody
-- everybody lost everything while this client looks on: all wait, then all begin again above the highest fence it knows
+- a node forgets, is let in by another client and forgets again: our wait was for the first loss, and begins anew (`_waits`)
+- most or all lost everything while this client looks on: they wait, then begin again above the highest fence it knows
 
 A little long because who may vote is one story, and half of it would be hard to follow.
 """
@@ -60,6 +61,7 @@ class Electorate:
         self._runtime = runtime
         self._open_yet = False
         self._vet_again = 0.0
+        self._identify_again = 0.0
         self._identities: dict[str, str] = {}  # server → the address that it is known by here
 
     def able(self) -> list[int]:
@@ -143,6 +145,7 @@ class Electorate:
             await self._open(within)
             return
         await self.readmit(within)
+        await self._identify(within)
         now = self._runtime.now()
         strangers = [index for index, node in enumerate(self.nodes) if not node.vetted and node.health.retry_at <= now]
         if strangers and now >= self._vet_again:  # those that were late, or away, when the client looked first
@@ -151,7 +154,7 @@ class Electorate:
             self._vet(standings)
 
     async def _roll_call(
-        self, nodes: Sequence[int], within: float, enough: int
+        self, nodes: Sequence[int], within: float, enough: int, mark: bool = True
     ) -> tuple[dict[int, Standing], list[Vote], dict[int, Any]]:
         standings: dict[int, Standing] = {}
 
@@ -160,7 +163,7 @@ class Electorate:
                 standings[index] = outcome
             return len(standings) >= enough
 
-        votes, answers = await self.poll(nodes, lambda member: member.roll(within), count)
+        votes, answers = await self.poll(nodes, lambda member: member.roll(within, mark), count)
         return standings, votes, answers
 
     async def _open(self, within: float) -> None:
@@ -177,7 +180,7 @@ class Electorate:
                 break
             if rolls and (not missing or look == LOOKS - 1):
                 for index in missing:
-                    self.suspect(index)
+                    self.suspect(index, standings[index].loss)
                 break
             await self._runtime.sleep(BETWEEN_LOOKS * (0.5 + self._runtime.jitter()))  # somebody else may be at it
             again, _, _ = await self._roll_call(range(len(self.nodes)), within, len(self.nodes))
@@ -201,7 +204,9 @@ class Electorate:
             return False  # once in the life of a cluster: worth waiting for all of them
 
         if len(standings) >= least:
-            votes, answers = await self.poll(sorted(standings), lambda member: member.enroll(NEWBORN, within), count)
+            losses = {self.nodes[index].member: standing.loss for index, standing in standings.items()}
+            ask: Ask = lambda member: member.enroll(NEWBORN, losses[member], within)  # noqa: E731
+            votes, answers = await self.poll(sorted(standings), ask, count)
         if len(taken) < least:
             raise self.no_quorum(
                 f"a new cluster begins when {least} of its nodes are up, so that none can be mistaken", votes, answers
@@ -227,13 +232,12 @@ class Electorate:
                     warnings.warn(f"interlock: {node.member.address} {trouble}", RuntimeWarning, stacklevel=2)
                 node.vetted = True
 
-    def suspect(self, index: int) -> None:
+    def suspect(self, index: int, loss: str = "") -> None:
         """A node without its roll: it has lost its memory, or is new among the others. Either way it must wait."""
         node = self.nodes[index]
         if node.quarantine is not None:
             return
-        now = self._runtime.now()
-        node.quarantine = Quarantine(now, now + self.longest + drift(self.longest))
+        self._waits(node, loss)
         log.warning(
             "%s came back without its memory: it casts no vote for %.1f s at least, then its fences are seeded from the others",
             node.member.address,
@@ -241,9 +245,25 @@ class Electorate:
             extra={"event": "quarantined", "node": node.member.address, "seconds": self.longest},
         )
 
+    def _waits(self, node: Node, loss: str) -> None:
+        now = self._runtime.now()
+        node.quarantine = Quarantine(now, now + self.longest + drift(self.longest), loss)
+
+    async def _identify(self, within: float) -> None:
+        """Ask which loss a node has suffered, where a vote only said that there was one. The wait counts from here."""
+        unknown = [index for index, node in enumerate(self.nodes) if node.quarantine and not node.quarantine.loss]
+        now = self._runtime.now()
+        if not unknown or now < self._identify_again:
+            return
+        self._identify_again = now + READMIT_PAUSE
+        standings, _, _ = await self._roll_call(unknown, min(within, SILENT), len(unknown))
+        for index, standing in standings.items():
+            if standing.loss:
+                self._waits(self.nodes[index], standing.loss)
+
     async def forgetful(self, nodes: Sequence[int], within: float) -> dict[int, str]:
         """Which of these nodes lost their memory, and what an operator should know about it. Changes nothing."""
-        standings, _, _ = await self._roll_call(nodes, within, len(nodes))
+        standings, _, _ = await self._roll_call(nodes, within, len(nodes), mark=False)
         rolls = [standing.roll for standing in standings.values() if standing.roll is not None]
         if not rolls:
             return {}  # a cluster that nobody has used yet
@@ -268,30 +288,39 @@ class Electorate:
         for index in served:  # not with every claim, if it cannot be done now
             node = self.nodes[index]
             node.quarantine = node.quarantine and node.quarantine._replace(until=now + READMIT_PAUSE)
-        asked = sorted({*self.ready(), *served})
+        # When too few can vote, most may have lost their memory: only the word of nearly everybody will do then.
+        asked = sorted({*self.ready(), *served}) if len(self.able()) >= self.needed else range(len(self.nodes))
         standings, _, _ = await self._roll_call(asked, within, len(asked))
         rolls = [standing.roll for standing in standings.values() if standing.roll is not None]
         self.longest = max([self.longest, *(roll.longest for roll in rolls)])
+        self.high = max([self.high, *(roll.high for roll in rolls)])
         for index in served:
-            await self._readmit_one(index, standings.get(index), rolls, within)
+            await self._readmit_one(index, standings.get(index), rolls, len(standings), within)
 
-    async def _readmit_one(self, index: int, standing: Standing | None, rolls: list[Roll], within: float) -> None:
+    async def _readmit_one(self, index: int, standing: Standing | None, rolls: list[Roll], heard: int, within: float) -> None:
         node, now = self.nodes[index], self._runtime.now()
         if standing is None or node.quarantine is None:
             return
         if standing.roll is None:
+            if (
+                standing.loss != node.quarantine.loss
+            ):  # it was let in meanwhile, and forgot again; or we never knew which it was
+                self._waits(node, standing.loss)
+                return
             until = node.quarantine.since + self.longest + drift(self.longest)
             if until > now:  # somebody granted longer leases than we knew
                 node.quarantine = node.quarantine._replace(until=until)
                 return
             roll = reseed(rolls, len(self.nodes))
-            if roll is None and not rolls:
-                # Everybody lost everything, and every lease is over: the highest fence we know of is the best there is.
+            if roll is None and heard >= len(self.nodes) - missing_at_birth(len(self.nodes)):
+                # Most lost everything, and what this one forgot is over: the highest fence we know of is the best there is.
+                # Silence is no loss: as for a new cluster, so many must answer that the silent ones cannot matter.
                 roll = Roll(self.longest, self.high + fences.floor(fences.EPOCH_MS + 1), self.high)
             if roll is None:
                 return
             try:
-                await node.member.enroll(roll, within)
+                if not await node.member.enroll(roll, standing.loss, within):
+                    return  # another client was faster, or it forgot once more: the next look tells
             except Unavailable:
                 return
         node.quarantine = None

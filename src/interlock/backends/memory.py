@@ -85,6 +85,8 @@ class Memory:
         self.wall_ms = wall_ms
         self.last_fence = fences.floor(wall_ms())
         self.roll: Roll | None = None
+        self.loss = ""  # which loss of memory this is, if somebody has asked
+        self.losses = 0
         self.held: dict[str, Held] = {}
         self.lines: dict[str, list[tuple[int, str, Place]]] = {}  # (arrival, token, place), in order
         self.inboxes: dict[str, Inbox] = {}
@@ -273,19 +275,27 @@ class MemoryBackend:
                 entry = Entry(name, True, owner_of(held.token), held.until - now, held.fence)
             return entry._replace(waiting=queue, waiters=len(line))
 
-    async def roll(self, within: float) -> Standing:
+    async def roll(self, within: float, mark: bool = False) -> Standing:
         """See `port.Member.roll`."""
-        return Standing(self._memory.roll, self.address)
+        memory = self._memory
+        with memory.guard:
+            if memory.roll is None and mark and not memory.loss:
+                memory.losses += 1
+                memory.loss = str(memory.losses)
+            return Standing(memory.roll, self.address, loss="" if memory.roll else memory.loss)
 
-    async def enroll(self, roll: Roll, within: float) -> bool:
+    async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
         """See `port.Member.enroll`."""
         memory = self._memory
         with memory.guard:
-            if memory.roll is not None:
+            if memory.roll is not None or memory.loss != loss:
                 return False
-            memory.roll = roll
+            memory.roll, memory.loss = roll, ""
             memory.last_fence = max(memory.last_fence, roll.seed)
             return True
+
+    def keep(self, token: str) -> None:
+        """See `port.Member.keep`. Nothing is undone here unless it is asked for."""
 
     def drop(self, token: str) -> None:
         """See `port.Member.drop`."""

@@ -78,13 +78,15 @@ class Standing(NamedTuple):
     """How a node stands: its roll, if it has its memory, and what it is.
 
     `identity` tells one server from another whatever its address, "" if unknown. `replica`: it must not vote at all. `trouble`
-    is what an operator should hear of, in words.
+    is what an operator should hear of, in words. `loss` tells one loss of memory from the next: it stays the same until the
+    node has a roll, and whoever gives it one must name it.
     """
 
     roll: Roll | None
     identity: str = ""
     replica: bool = False
     trouble: tuple[str, ...] = ()
+    loss: str = ""
 
 
 class Member(Backend, Protocol):
@@ -97,11 +99,15 @@ class Member(Backend, Protocol):
         that all take it agree at once.
         """
 
-    async def roll(self, within: float) -> Standing:
-        """How the node stands."""
+    async def roll(self, within: float, mark: bool = False) -> Standing:
+        """How the node stands. With `mark`: a node without a roll has a `loss` from now on, if it had none."""
 
-    async def enroll(self, roll: Roll, within: float) -> bool:
-        """Give it a roll unless it has one; whether it took this one."""
+    async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
+        """Give it a roll unless it has one, or has lost its memory once more since that `loss`; whether it took this one."""
+
+    def keep(self, token: str) -> None:
+        """The token has the lock. A vote of it that this node never answered must not be undone behind its back: it may be one
+        that renewals count on. `drop` ends this."""
 
     def drop(self, token: str) -> None:
         """Nothing more will be asked for this token: forget what was kept for it."""

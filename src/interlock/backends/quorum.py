@@ -76,6 +76,7 @@ class QuorumBackend:
                 self.electorate.longest = max(self.electorate.longest, claim.ttl)
                 self.electorate.high = max(self.electorate.high, granted.fence)
                 self._asked.discard(claim.token)
+                self._keep(claim.token, asked)
                 return granted
         await self._release(claim.name, claim.token, each, set(tally.granted))
         if tally.hopeless:
@@ -270,6 +271,11 @@ class QuorumBackend:
             self._where[token] = record
         return len(done), held, votes, answers
 
+    def _keep(self, token: str, asked: Sequence[int]) -> None:
+        """It has the lock: votes of it that were not answered must not be undone by and by. See `port.Member.keep`."""
+        for index in asked:
+            self.nodes[index].member.keep(token)
+
     def _remember(self, token: str, asked: Sequence[int], ttl: float) -> None:
         """Who may hold this token: a node that was not even asked need not be bothered with the release."""
         now = self._runtime.now()
@@ -278,7 +284,9 @@ class QuorumBackend:
         with suppress(LookupError, RuntimeError, StopIteration):  # other threads come and go; the next call goes on
             self._where.move_to_end(token)
             while self._where[oldest := next(iter(self._where))][1] <= now:  # those that were left to expire
-                del self._where[oldest]
+                where, _ = self._where.pop(oldest)
+                for index in where:
+                    self.nodes[index].member.drop(oldest)
 
 
 def open_quorum(members: Sequence[Member], runtime: Runtime) -> QuorumBackend:

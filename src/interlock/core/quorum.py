@@ -170,10 +170,15 @@ class Roll(NamedTuple):
 
 
 class Quarantine(NamedTuple):
-    """A node that lost its memory: since when this client knows, and until when a lease that it forgot may be alive."""
+    """A node that lost its memory: since when this client knows, and until when a lease that it forgot may be alive.
+
+    `loss` says which loss it was, "" while that is not known: the wait counts for that one only, since a node may be let in by
+    another client meanwhile, vote, and forget again.
+    """
 
     since: float
     until: float
+    loss: str = ""
 
 
 def reseed(rolls: Sequence[Roll], nodes: int) -> Roll | None:

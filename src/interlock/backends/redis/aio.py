@@ -4,7 +4,8 @@ Rules of the file
 - A request is unanswered until its caller has the answer, whether or not the reply has arrived; until then its token is on
   record (`_owing`), and what follows goes down the same connection.
 - A connection on which a reply is overdue is *retired*: new requests go elsewhere, those that must follow an unanswered one
-  still go down it. It is closed when nobody is owed anything on it, or long after, with undos as the last things sent.
+  still go down it. It is closed when nobody is owed anything on it, or long after, with undos as the last things sent; but
+  not of living tokens (`keep`): that would take a lease from a node that its holder counts on.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class AsyncTransport:
         self._connecting: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owing: dict[str, tuple[Wire, Undo, float]] = {}  # and since when
+        self._living: set[str] = set()  # tokens
         self._ears: set[AsyncEar] = set()
         self._closed = False
         forks.watch(self)
@@ -50,7 +52,7 @@ class AsyncTransport:
         wire = next(filter(None, map(self._owed_on, tokens)), None) if self._owing else None
         reply = await self._exchange(wire or await self._take(until), request, mark, tokens, until, undo)
         for token in tokens:
-            self.drop(token)
+            self._forget(token)
         return reply
 
     async def follow(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
@@ -68,10 +70,18 @@ class AsyncTransport:
                         raise
             return await self._exchange(await self._take(until), request, mark, (token,), until, None)
         finally:
-            self.drop(token)
+            self._forget(token)
+
+    def keep(self, token: str) -> None:
+        """See `transport.Transport.keep`."""
+        self._living.add(token)
 
     def drop(self, token: str) -> None:
         """See `transport.Transport.drop`."""
+        self._living.discard(token)
+        self._forget(token)
+
+    def _forget(self, token: str) -> None:
         if (owing := self._owing.pop(token, None)) is not None:
             self._sweep(owing[0])
 
@@ -195,13 +205,14 @@ class AsyncTransport:
 
     def _prune(self, now: float) -> None:
         """Forget the oldest records once whoever was to follow has done so, or never will."""
-        while self._owing:
-            token, (wire, _, since) = next(iter(self._owing.items()))
+        for token, (wire, _, since) in list(self._owing.items()):
             if now - since < OVERDUE:
                 return
+            if self._lives(wire):
+                continue
             if wire.lag(now) > OVERDUE:
                 self._give_up(wire)
-            self.drop(token)
+            self._forget(token)
 
     def _sweep(self, wire: Wire) -> None:
         """Close a retired connection that nobody needs."""
@@ -214,5 +225,10 @@ class AsyncTransport:
         """Nothing will come any more. What was asked may still happen: undo it as the last thing, and close."""
         if wire is self._wire:
             self._wire = None
-        undos = [undo() for other, undo, _ in self._owing.values() if other is wire and undo is not None]
-        wire.close(b"".join(undos))
+        if not self._lives(wire):
+            undos = [undo() for other, undo, _ in self._owing.values() if other is wire and undo is not None]
+            wire.close(b"".join(undos))
+
+    def _lives(self, wire: Wire) -> bool:
+        """Whether a living token needs this connection: its release has to go down it."""
+        return not wire.dead and any(other is wire and token in self._living for token, (other, *_) in self._owing.items())

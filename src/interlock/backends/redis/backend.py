@@ -36,6 +36,7 @@ from .inbox import Mailbox
 from .packing import (
     EPOCH_MS,
     IDLE_COUNTER_MS,
+    LOSS_KEY,
     ROLL_KEY,
     claiming,
     fresh_mark,
@@ -214,28 +215,32 @@ class RedisBackend:
                 return entry._replace(waiting=queue(line), waiters=waiters)
         raise nonsense(self.address, reply)
 
-    async def roll(self, within: float) -> Standing:
+    async def roll(self, within: float, mark: bool = False) -> Standing:
         """See `port.Member.roll`."""
-        reply = await self._run(ROLL, (ROLL_KEY,), (), "", (), within)
+        reply = await self._run(ROLL, (ROLL_KEY, LOSS_KEY), (b"%d" % mark,), "", (), within)
         match reply:
-            case [bytes(longest), bytes(high), bytes(seed), bytes(identity), bytes(role), bytes(policy), _]:
+            case [bytes(longest), bytes(high), bytes(seed), bytes(identity), bytes(role), bytes(policy), bytes(loss), _]:
                 roll = Roll(int(longest) / 1000, int(high), int(seed)) if longest else None
                 trouble = []
                 if role == b"slave":
                     trouble.append("is a replica: it may vote for leases that its primary never heard of")
                 if policy not in (b"", b"noeviction"):
                     trouble.append(f"may evict locks (maxmemory-policy {policy.decode()}): set it to noeviction")
-                return Standing(roll, identity.decode(), role == b"slave", tuple(trouble))
+                return Standing(roll, identity.decode(), role == b"slave", tuple(trouble), loss.decode())
         raise nonsense(self.address, reply)
 
-    async def enroll(self, roll: Roll, within: float) -> bool:
+    async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
         """See `port.Member.enroll`."""
-        fields = (b"%d" % ms(roll.longest), b"%d" % roll.high, b"%d" % roll.seed)
-        reply = await self._run(ENROLL, (ROLL_KEY,), fields, "", (), within)
+        fields = (b"%d" % ms(roll.longest), b"%d" % roll.high, b"%d" % roll.seed, loss.encode())
+        reply = await self._run(ENROLL, (ROLL_KEY, LOSS_KEY), fields, "", (), within)
         match reply:
             case [int(ours), _]:
                 return ours == 1
         raise nonsense(self.address, reply)
+
+    def keep(self, token: str) -> None:
+        """See `port.Member.keep`."""
+        self._transport.keep(token)
 
     def drop(self, token: str) -> None:
         """See `port.Member.drop`."""

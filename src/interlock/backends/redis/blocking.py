@@ -4,7 +4,8 @@ Rules of the file
 - The request that follows an unanswered one of its token goes down the same connection, behind it, so it cannot overtake it:
   the connection is *parked* under the token.
 - A parked connection whose replies have come in late is good again (`_reap`). The token stays on record: its caller never
-  got the answer. One whose replies never come is closed, with an undo as the last thing sent on it.
+  got the answer. One whose replies never come is closed, with an undo as the last thing sent on it; but not while the token
+  is alive (`keep`): that would take a lease from a node that its holder counts on.
 - Replies are told apart by their marks, never by counting on all of them to arrive.
 """
 
@@ -36,10 +37,11 @@ class Parked:
     followed one after the other: at the same time, the second might overtake.
     """
 
-    __slots__ = ("since", "undo", "wire")
+    __slots__ = ("since", "tokens", "undo", "wire")
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: Sequence[str]) -> None:
         self.wire: Wire | None = None
+        self.tokens = tokens
         self.since = 0.0
         self.undo: Undo = None
 
@@ -60,6 +62,7 @@ class BlockingTransport:
         self._parked: dict[str, Parked] = {}  # by token
         self._late: list[Parked] = []  # of tokens that are done with, and of requests without one
         self._ears: list[Listener] = []
+        self._living: set[str] = set()  # tokens
         self._guard = threading.RLock()  # around the two above; never held while waiting; a signal handler may come back in
 
     async def call(self, request: bytes, mark: bytes, tokens: Sequence[str], within: float, undo: Undo = None) -> Reply:
@@ -101,8 +104,16 @@ class BlockingTransport:
             if left is not None and left.wire is not None and not shared:  # no answer, but the bytes are out
                 left.wire.close()
 
+    def keep(self, token: str) -> None:
+        """See `transport.Transport.keep`."""
+        self._living.add(token)
+
     def drop(self, token: str) -> None:
         """See `transport.Transport.drop`."""
+        self._living.discard(token)
+        self._forget(token)
+
+    def _forget(self, token: str) -> None:
         with self._guard:
             parked = self._parked.pop(token, None)
             if parked is not None and parked.wire is not None:
@@ -114,7 +125,9 @@ class BlockingTransport:
             return 0.0
         self._reap()
         with self._guard:
-            waiting = {parked for parked in [*self._parked.values(), *self._late] if parked.wire is not None}
+            some = {parked for parked in [*self._parked.values(), *self._late] if parked.wire is not None}
+        long_ago = now() - OVERDUE  # what is kept for a living token says nothing about the node any more
+        waiting = [parked for parked in some if parked.since > long_ago or self._living.isdisjoint(parked.tokens)]
         if len(waiting) > CROWD:
             return inf
         return now() - min(parked.since for parked in waiting) if waiting else 0.0
@@ -214,12 +227,12 @@ class BlockingTransport:
             broken = isinstance(error, ProtocolError) or (isinstance(error, OSError) and error.errno is not None)
             if broken or wire.torn:
                 wire.close()
-            parked = parked or Parked()
+            parked = parked or Parked(tokens)
             with self._guard:
                 parked.wire, parked.since, parked.undo = None if wire.dead else wire, now(), undo or parked.undo
                 for token in tokens:
                     if self._parked.get(token) is not parked:
-                        self.drop(token)
+                        self._forget(token)
                         self._parked[token] = parked
                 if not tokens and not wire.dead:  # kept: its reply makes it good, and until then the node is known as silent
                     self._late.append(parked)
@@ -231,7 +244,7 @@ class BlockingTransport:
         """The caller has its reply and the connection owes nothing."""
         if self._parked:
             for token in tokens:
-                self.drop(token)
+                self._forget(token)
         self._keep(wire)
 
     def _keep(self, wire: Wire) -> None:
@@ -264,7 +277,7 @@ class BlockingTransport:
             if wire.owed == 0:
                 self._keep(wire)
                 return True
-            if parked.since > long_ago:
+            if parked.since > long_ago or not self._living.isdisjoint(parked.tokens):
                 return False
             if parked.undo is not None:
                 wire.say_last(parked.undo())

@@ -14,6 +14,7 @@ from .scripts import RELEASE
 IDLE_COUNTER_MS = b"3600000"
 EPOCH_MS = b"%d" % fences.EPOCH_MS
 ROLL_KEY = b"interlock:roll"
+LOSS_KEY = b"interlock:loss"
 _marks = itertools.count()
 
 

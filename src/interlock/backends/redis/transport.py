@@ -50,6 +50,9 @@ class Transport(Protocol):
         None at once when nothing of the token is unanswered. Afterwards nothing is remembered of the token.
         """
 
+    def keep(self, token: str) -> None:
+        """The token is alive: an unanswered request of it is not undone, and its connection is kept, until it is dropped."""
+
     def drop(self, token: str) -> None:
         """Nothing more will be asked for this token."""
 

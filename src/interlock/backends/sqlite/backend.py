@@ -127,14 +127,14 @@ class SqliteBackend:
         """See `port.Member.vote`."""
         return self._ask(claim.token, within, self._store.vote, (claim, proposal))
 
-    async def roll(self, within: float) -> Standing:
+    async def roll(self, within: float, mark: bool = False) -> Standing:
         """See `port.Member.roll`."""
-        roll = await self._ask("", within, self._store.roll, ())
-        return Standing(roll, self._store.address)
+        roll, loss = await self._ask("", within, self._store.roll, (mark,))
+        return Standing(roll, self._store.address, loss=loss)
 
-    def enroll(self, roll: Roll, within: float) -> Coroutine[Any, Any, bool]:
+    def enroll(self, roll: Roll, loss: str, within: float) -> Coroutine[Any, Any, bool]:
         """See `port.Member.enroll`."""
-        return self._ask("", within, self._store.enroll, (roll,))
+        return self._ask("", within, self._store.enroll, (roll, loss))
 
     async def hand_over(self, name: str, token: str, heir: Claim, before: int, within: float) -> Handed:
         """See `port.Line.hand_over`. It is owed for both tokens."""
@@ -164,6 +164,9 @@ class SqliteBackend:
         heard = await self._inbox.hear(until, self.address)
         self._waiting.difference_update(announced.token for announced in heard)
         return heard
+
+    def keep(self, token: str) -> None:
+        """See `port.Member.keep`. Nothing is undone here unless it is asked for."""
 
     def drop(self, token: str) -> None:
         """See `port.Member.drop`."""

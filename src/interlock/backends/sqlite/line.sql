@@ -1,4 +1,5 @@
--- Version 2 of the embedded store: those who wait for a name. Run once, on a file of version 1, as one transaction.
+-- Version 2 of the embedded store: those who wait for a name, and which loss of memory it is that a quorum's node has suffered.
+-- Run once, on a file of version 1, as one transaction.
 --
 -- Invariants
 --   * A token is at most once in the line of a name, and never while it holds the name.
@@ -17,6 +18,11 @@ CREATE TABLE line (
     expires REAL NOT NULL,
     PRIMARY KEY (name, token)
 ) WITHOUT ROWID;
+
+CREATE TABLE loss (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    mark TEXT NOT NULL
+);
 
 CREATE INDEX line_order ON line (name, arrival, token);
 

@@ -46,6 +46,7 @@ RELEASE = """
 """
 NOTE = "UPDATE clock SET horizon = min(horizon, ?), low = min(low, ?) WHERE id = 1"
 ROLL = "SELECT longest, seed FROM roll WHERE id = 1"
+LOSS = "SELECT mark FROM loss WHERE id = 1"
 LONGEST = "UPDATE roll SET longest = ? WHERE longest < ?"
 NEXT = "SELECT name, arrival, expires FROM entries WHERE (name, arrival) > (?, ?) ORDER BY name, arrival LIMIT ?"
 SWEPT = "UPDATE clock SET horizon = ?, low = ?, hand_name = ?, hand_arrival = ? WHERE id = 1"
@@ -218,24 +219,32 @@ class Store(Entrance):
         return entry._replace(waiting=waiting, waiters=waiters)
 
     @whole
-    def roll(self, budget: Budget) -> Roll | None:
-        """The roll of the file."""
-        database = self._enter(budget)
-        self._begin(database, budget, "")
-        row = database.execute(ROLL).fetchone()
-        counter = database.execute("SELECT counter FROM clock WHERE id = 1").fetchone()[0]
-        database.execute("ROLLBACK")
-        return None if row is None else Roll(row[0], counter, row[1])
-
-    @whole
-    def enroll(self, roll: Roll, budget: Budget) -> bool:
-        """Give the file a roll unless it has one."""
+    def roll(self, mark: bool, budget: Budget) -> tuple[Roll | None, str]:
+        """The roll of the file and, if it has none, which loss of it that is."""
         database = self._enter(budget)
         execute = database.execute
         self._begin(database, budget, "")
-        if execute(ROLL).fetchone() is not None:
+        row = execute(ROLL).fetchone()
+        if row is not None:
+            counter = execute("SELECT counter FROM clock WHERE id = 1").fetchone()[0]
+            execute("ROLLBACK")
+            return Roll(row[0], counter, row[1]), ""
+        if mark:
+            execute("INSERT OR IGNORE INTO loss (id, mark) VALUES (1, hex(randomblob(8)))")
+        loss = execute(LOSS).fetchone()
+        execute("COMMIT")
+        return None, "" if loss is None else loss[0]
+
+    @whole
+    def enroll(self, roll: Roll, loss: str, budget: Budget) -> bool:
+        """Give the file a roll unless it has one, or that was another loss."""
+        database = self._enter(budget)
+        execute = database.execute
+        self._begin(database, budget, "")
+        if execute(ROLL).fetchone() is not None or execute(LOSS).fetchone() != (loss,):
             execute("ROLLBACK")
             return False
+        execute("DELETE FROM loss")
         execute("INSERT INTO roll (id, longest, seed) VALUES (1, ?, ?)", (roll.longest, roll.seed))
         execute("UPDATE clock SET counter = max(counter, ?) WHERE id = 1", (roll.seed,))
         execute("COMMIT")
