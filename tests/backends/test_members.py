@@ -8,11 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from interlock.backends.port import Member
+from interlock.backends.port import LineMember, Member
 from interlock.backends.registry import open_backend
-from interlock.core.claim import Claim, Gone, Granted, Renewal
+from interlock.core.claim import Announced, Claim, Gone, Granted, Handed, Place, Refused, Renewal, Unmarked
 from interlock.core.quorum import Roll
+from interlock.core.token import alias_of
 from interlock.runtime.aio import AsyncioRuntime
+from interlock.runtime.base import now
 from interlock.runtime.blocking import BlockingRuntime, run
 from interlock.testing.faces import COLOURS
 
@@ -77,3 +79,128 @@ def test_no_roll_appears_where_there_was_none(member: Member, step: Step) -> Non
     assert step(member.extend("x", token, 3.0, 5.0, granted.fence)) == Granted(granted.fence, 3.0)
     assert step(member.renew([Renewal("x", token, 4.0, granted.fence)], 5.0)) == [Granted(granted.fence, 4.0)]
     assert step(member.roll(5.0)).roll is None, "a node that lost its roll must not get one by the way"
+
+
+# --- a line on a node of a quorum ---------------------------------------------------------------------------------------
+
+
+def token(letter: str) -> str:
+    return f"{letter:0>32}~host:1"
+
+
+@pytest.fixture
+def node(member: Member, step: Step) -> LineMember:
+    """One that is elected and has its roll."""
+    lined = cast(LineMember, member)
+    lined.elect()
+    assert step(lined.enroll(Roll(1.0, 0, 0), 5.0))
+    return lined
+
+
+def ticket(node: LineMember, step: Step, letter: str, arrival: int) -> Claim:
+    return Claim("x", token(letter), 5.0, Place(arrival, step(node.open_inbox(5.0)), 3.0))
+
+
+def heard(node: LineMember, step: Step) -> list[Announced]:
+    return list(step(node.hear(now() + 0.2)))
+
+
+def test_a_refusal_tells_holders_apart_and_says_how_far_the_fences_are(node: LineMember, step: Step) -> None:
+    granted = step(node.vote(ticket(node, step, "a", 1), 0, 5.0))
+    first = step(node.vote(ticket(node, step, "b", 2), 0, 5.0))
+    bare = step(node.vote(Claim("x", token("c"), 5.0), 0, 5.0))
+    assert first.holder == bare.holder == alias_of(token("a"))
+    assert token("a")[:8] not in first.holder
+    assert first.fence == bare.fence == granted.fence
+
+
+def test_whoever_is_served_gets_the_proposal_and_the_roll_knows(node: LineMember, step: Step) -> None:
+    granted = step(node.vote(ticket(node, step, "a", 1), 0, 5.0))
+    refused = step(node.vote(ticket(node, step, "b", 2), 0, 5.0))
+    assert isinstance(refused, Refused)
+    assert step(node.release("x", token("a"), 5.0, granted.fence + 1000)) is True
+    (announced,) = heard(node, step)
+    assert (announced.token, announced.fence) == (token("b"), granted.fence + 1000)
+    assert announced.fence > refused.fence
+    roll = step(node.roll(5.0)).roll
+    assert roll.longest >= 3.0
+    assert roll.high >= announced.fence
+    heir = Claim("x", token("c"), 9.0)
+    handed = step(node.hand_over("x", token("b"), heir, 0, 5.0, announced.fence + 1000))
+    assert handed == Handed(True, Granted(announced.fence + 1000, 9.0))
+    roll = step(node.roll(5.0)).roll
+    assert roll.longest >= 9.0
+    assert roll.high >= announced.fence + 1000
+
+
+def test_a_lower_proposal_does_not_lower_a_fence(node: LineMember, step: Step) -> None:
+    granted = step(node.vote(ticket(node, step, "a", 1), 0, 5.0))
+    handed = step(node.hand_over("x", token("a"), ticket(node, step, "b", 2), 0, 5.0, 1))
+    assert handed.heir.fence > granted.fence
+
+
+def test_handed_over_to_itself_it_is_kept_from_those_who_came_later(node: LineMember, step: Step) -> None:
+    mine = ticket(node, step, "b", 5)
+    granted = step(node.vote(mine, 0, 5.0))
+    for letter, arrival in (("c", 5), ("a", 6)):  # the same arrival, and a token behind; an earlier token, but later
+        assert isinstance(step(node.vote(ticket(node, step, letter, arrival), 0, 5.0)), Refused)
+    handed = step(node.hand_over("x", mine.token, mine, 5, 5.0, granted.fence + 10))
+    assert handed.heir == Granted(granted.fence, 5.0), "with its fence"
+    assert heard(node, step) == []
+    assert step(node.release("x", mine.token, 5.0)) is True
+    assert [one.token for one in heard(node, step)] == [token("c")]
+
+
+@pytest.mark.parametrize(("letter", "arrival"), [("z", 4), ("a", 5)])
+def test_handed_over_to_itself_it_goes_to_those_who_came_before(
+    node: LineMember, step: Step, letter: str, arrival: int
+) -> None:
+    mine = ticket(node, step, "b", 5)
+    granted = step(node.vote(mine, 0, 5.0))
+    assert isinstance(step(node.vote(ticket(node, step, letter, arrival), 0, 5.0)), Refused)
+    refused = step(node.hand_over("x", mine.token, mine, 5, 5.0)).heir
+    (announced,) = heard(node, step)
+    assert announced.token == token(letter)
+    assert announced.fence > granted.fence
+    assert (refused.holder, refused.fence) == (alias_of(token(letter)), announced.fence)
+    assert step(node.release("x", announced.token, 5.0)) is True
+    assert [one.token for one in heard(node, step)] == [mine.token], "it stands in line"
+
+
+def test_a_retreat_serves_nobody_and_stands_in_line(node: LineMember, step: Step) -> None:
+    mine, other = ticket(node, step, "b", 1), ticket(node, step, "c", 2)
+    granted = step(node.vote(mine, 0, 5.0))
+    assert isinstance(step(node.vote(other, 0, 5.0)), Refused)
+    assert step(node.retreat(mine, 60.0, 5.0)) == granted.fence
+    assert heard(node, step) == []
+    assert step(node.inspect("x", 5.0)).held is False
+    passing = step(node.vote(Claim("x", token("d"), 5.0), 0, 5.0))
+    assert isinstance(passing, Granted)
+    assert step(node.release("x", token("d"), 5.0)) is True
+    assert [one.token for one in heard(node, step)] == [mine.token]
+    assert step(node.release("x", mine.token, 5.0)) is True
+    assert [one.token for one in heard(node, step)] == [other.token]
+
+
+def test_a_hand_over_that_comes_too_early_leaves_the_line(node: LineMember, step: Step) -> None:
+    """The token was granted on other nodes and goes on there; here somebody else still has the lock."""
+    step(node.vote(ticket(node, step, "a", 1), 0, 5.0))
+    step(node.vote(ticket(node, step, "b", 2), 0, 5.0))
+    handed = step(node.hand_over("x", token("b"), ticket(node, step, "c", 3), 0, 5.0))
+    assert isinstance(handed.heir, Refused)
+    assert step(node.release("x", token("a"), 5.0)) is True
+    assert [one.token for one in heard(node, step)] == [token("c")]
+
+
+def test_without_its_roll_a_node_serves_nobody(member: Member, step: Step) -> None:
+    lined = cast(LineMember, member)
+    lined.elect()  # and not enrolled
+    for verb in ("release", "hand_over"):
+        assert isinstance(step(lined.claim(ticket(lined, step, "a", 1), 5.0)), Granted)  # as a single store would
+        assert isinstance(step(lined.claim(ticket(lined, step, "b", 2), 5.0)), Refused)
+        if verb == "release":
+            assert step(lined.release("x", token("a"), 5.0)) is True
+        else:
+            assert step(lined.hand_over("x", token("a"), ticket(lined, step, "c", 3), 9, 5.0)) == Unmarked()
+        assert heard(lined, step) == []
+        assert step(lined.inspect("x", 5.0)).held is False

@@ -80,10 +80,10 @@ import json, os, random, sys, time
 import interlock
 from interlock.core import fence
 from interlock.backends import quorum
-from interlock.backends.redis import backend
+from interlock.backends.redis import backend, packing
 # The clock gives no help here: an epoch in the far future leaves the counters alone to make fences grow.
 fence.EPOCH_MS = 10**14
-backend.EPOCH_MS = b"100000000000000"
+backend.EPOCH_MS = packing.EPOCH_MS = b"100000000000000"
 nodes, mutant, seconds, journal = json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3]), sys.argv[4]
 if mutant == "max only":
     async def max_only(self, claim, tally, each):

@@ -9,6 +9,7 @@ import pytest
 
 from interlock.testing import Node, start_nodes, stop_nodes
 from interlock.testing.conformance import CASES, Case, run_case
+from interlock.testing.lines import LINE_CASES
 
 from .conftest import urls
 
@@ -27,7 +28,7 @@ def three() -> Iterator[list[Node]]:
     stop_nodes(nodes)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", CASES + LINE_CASES, ids=str)
 def test_three_valkey_nodes(case: Case, colour: str, three: list[Node]) -> None:
     run_case(case, urls(three), colour)
 
@@ -37,6 +38,6 @@ def test_five_mixed_nodes(case: Case, colour: str, mixed: list[Node]) -> None:
     run_case(case, urls(mixed), colour)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", CASES + LINE_CASES, ids=str)
 def test_three_sqlite_files(case: Case, colour: str, tmp_path: Path) -> None:
     run_case(case, [f"sqlite://{tmp_path}/{n}.db" for n in range(3)], colour)

@@ -60,6 +60,7 @@ class Electorate:
         self._address = address
         self._runtime = runtime
         self._open_yet = False
+        self._opening = 0.0  # until when somebody is at it
         self._vet_again = 0.0
         self._identify_again = 0.0
         self._identities: dict[str, str] = {}  # server → the address that it is known by here
@@ -142,7 +143,7 @@ class Electorate:
     async def prepare(self, within: float) -> None:
         """Before a vote: know who is there, and let those back in who have waited long enough. Raises NoQuorum."""
         if not self._open_yet:
-            await self._open(within)
+            await self._begin(within)
             return
         await self.readmit(within)
         await self._identify(within)
@@ -165,6 +166,19 @@ class Electorate:
 
         votes, answers = await self.poll(nodes, lambda member: member.roll(within, mark), count)
         return standings, votes, answers
+
+    async def _begin(self, within: float) -> None:
+        """Open, once for all who ask at the same time: a thousand tasks need not look at every node each."""
+        now = self._runtime.now
+        until = now() + within
+        while not self._open_yet and now() < min(self._opening, until):
+            await self._runtime.sleep(BETWEEN_LOOKS / 10)
+        if not self._open_yet:
+            self._opening = until  # not for longer: whoever is at it may be killed by a fork
+            try:
+                await self._open(max(until - now(), within / 2))
+            finally:
+                self._opening = 0.0
 
     async def _open(self, within: float) -> None:
         """The first question: see who is there, and tell a new cluster from nodes that lost their memory."""

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from ..core import fence as fences
 from ..core.claim import SHOWN, Announced, Claim, Entry, Gone, Granted, Handed, Place, Refused, Renewal, Unmarked, Waiting, free
 from ..core.quorum import Roll
-from ..core.token import owner_of
+from ..core.token import alias_of, owner_of
 from ..errors import Unavailable, UsageError
 from ..runtime import forks
 from ..runtime.base import Runtime
@@ -116,6 +116,7 @@ class MemoryBackend:
         self._open: Memory | None = memory
         self._runtime = runtime
         self._inbox = ""
+        self._elected = False
 
     @property
     def _memory(self) -> Memory:
@@ -143,7 +144,8 @@ class MemoryBackend:
         now, held = memory.now(), memory.holder(claim.name)
         if held is not None and held.token != claim.token:
             self._line_up(claim)
-            return Refused(held.until - now, owner_of(held.token), at=now)
+            refused = Refused(held.until - now, owner_of(held.token), at=now)
+            return refused._replace(holder=alias_of(held.token), fence=memory.last_fence) if self._elected else refused
         self._leave_line(claim.name, claim.token)
         if held is None:
             memory.last_fence = fence = fences.propose(memory.last_fence + 1, proposal, memory.wall_ms())
@@ -179,8 +181,8 @@ class MemoryBackend:
         self._note(ttl)
         return Granted(raised, ttl)
 
-    async def release(self, name: str, token: str, within: float) -> bool:
-        """See `port.Backend.release`."""
+    async def release(self, name: str, token: str, within: float, proposal: int = 0) -> bool:
+        """See `port.Member.release`."""
         memory = self._memory
         with memory.guard:
             held = memory.holder(name)
@@ -188,22 +190,51 @@ class MemoryBackend:
                 self._leave_line(name, token)
                 return False
             del memory.held[name]
-            self._serve(name)
+            self._serve(name, proposal)
             return True
 
     # --- the line -------------------------------------------------------------------------------------------------------
 
-    async def hand_over(self, name: str, token: str, heir: Claim, before: int, within: float) -> Handed:
-        """See `port.Line.hand_over`."""
+    def elect(self) -> None:
+        """See `port.LineMember.elect`."""
+        self._elected = True
+
+    @property
+    def _forgetful(self) -> bool:
+        return self._elected and self._memory.roll is None
+
+    async def hand_over(
+        self, name: str, token: str, heir: Claim, before: int, within: float, proposal: int = 0
+    ) -> Handed | Unmarked:
+        """See `port.LineMember.hand_over`."""
         memory = self._memory
         with memory.guard:
             held = memory.holder(name)
             ours = held is not None and held.token == token
             if ours:
+                assert held is not None  # noqa: S101 - it is ours
                 del memory.held[name]
                 self._leave_line(name, heir.token)
-                self._serve(name, before)
-            return Handed(ours, self._claim(heir, 0))
+                own = token if token == heir.token else ""
+                self._serve(name, proposal, before, own)
+                if own and name not in memory.held:
+                    memory.held[name] = held
+            self._leave_line(name, token)
+            if self._forgetful:
+                return Unmarked()
+            answer = self._claim(heir, proposal)
+            self._note(heir.ttl)
+            return Handed(ours, answer)
+
+    async def retreat(self, claim: Claim, longest: float, within: float) -> int:
+        """See `port.LineMember.retreat`."""
+        memory = self._memory
+        with memory.guard:
+            held = memory.holder(claim.name)
+            if held is not None and held.token == claim.token:
+                del memory.held[claim.name]
+            self._line_up(claim)
+            return memory.last_fence
 
     def _line_up(self, claim: Claim) -> None:
         if claim.place is not None:
@@ -218,19 +249,20 @@ class MemoryBackend:
             lines[name] = after
         return len(after) < len(before)
 
-    def _serve(self, name: str, before: int | None = None) -> None:
-        """Give a free name to the first in line who can be told; only to those who came earlier than `before`."""
+    def _serve(self, name: str, proposal: int, before: int | None = None, own: str = "") -> None:
+        """Give a free name to the first in line who can be told; only to those who came earlier than `before` and `own`."""
         memory = self._memory
-        while line := memory.lines.get(name):
+        while not self._forgetful and (line := memory.lines.get(name)):
             arrival, token, place = line[0]
-            if before is not None and arrival >= before:
+            if before is not None and (arrival, token) >= (before, own):
                 return
             self._leave_line(name, token)
             inbox = memory.inboxes.get(place.inbox)
             if inbox is not None:
                 now = memory.now()
-                memory.last_fence = fence = fences.propose(memory.last_fence + 1, 0, memory.wall_ms())
+                memory.last_fence = fence = fences.propose(memory.last_fence + 1, proposal, memory.wall_ms())
                 memory.held[name] = Held(token, fence, now + place.ttl)
+                self._note(place.ttl)
                 inbox.put(Announced(name, token, fence, place.ttl, now))
                 return
 

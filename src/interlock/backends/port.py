@@ -109,6 +109,9 @@ class Member(Backend, Protocol):
         """The token has the lock. A vote of it that this node never answered must not be undone behind its back: it may be one
         that renewals count on. `drop` ends this."""
 
+    async def release(self, name: str, token: str, within: float, proposal: int = 0) -> bool:
+        """As `Backend.release`. Whoever is served gets `proposal` as its fence if that is higher than the node's own."""
+
     def drop(self, token: str) -> None:
         """Nothing more will be asked for this token: forget what was kept for it."""
 
@@ -148,7 +151,38 @@ class Line(Backend, Protocol):
         """
 
 
+class LineMember(Member, Protocol):
+    """A node of a quorum that keeps a line: a `Line`, and this.
+
+    Once it is elected, it serves nobody while it has no roll: a release is then only a release, and a hand-over Unmarked. With
+    each grant to somebody in line it keeps its roll true. Its refusals say `holder` and `fence`.
+    """
+
+    def elect(self) -> None:
+        """It is a node of a quorum from now on."""
+
+    async def open_inbox(self, within: float) -> str:
+        """See `Line.open_inbox`."""
+
+    async def hear(self, until: float) -> Sequence[Announced]:
+        """See `Line.hear`. May be abandoned at any moment: nothing is lost by that."""
+
+    async def hand_over(
+        self, name: str, token: str, heir: Claim, before: int, within: float, proposal: int = 0
+    ) -> Handed | Unmarked:
+        """As `Line.hand_over`. A new fence is `proposal` if that is higher than the node's own.
+
+        To itself: the token keeps the lock, and its fence, unless somebody in line came before it by arrival and token.
+        """
+
+    async def retreat(self, claim: Claim, longest: float, within: float) -> int:
+        """Give the name back if the token holds it, serve nobody, and wait in line. The highest fence given for the name.
+
+        `longest` is for how long somebody else may have it elsewhere: the line is kept for longer.
+        """
+
+
 Opener = Callable[[Any, Runtime], Backend]
 """What a URL scheme is registered with: `open(url_or_client_object, runtime)`. Must not touch the network."""
 
-__all__ = ["Backend", "Capabilities", "Line", "Member", "Opener", "Standing"]
+__all__ = ["Backend", "Capabilities", "Line", "LineMember", "Member", "Opener", "Standing"]

@@ -10,15 +10,17 @@ Interleavings and where each is handled
 - cancelled while votes are out: `undo` takes back what any node may have granted
 - released while its renewal is under way: nodes that are rid of it already look as if they lacked it; it is not put back there
 - a node lost its memory: it answers Unmarked and does not count; see `electorate`
+
+Waiting is in `quorum_line`. A little long because all verbs share what they know of a token.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from ..core import fence as fences
 from ..core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked, free
@@ -26,10 +28,21 @@ from ..core.quorum import Extensions, Tally
 from ..errors import Unavailable, UsageError, Vote
 from ..runtime.base import Runtime
 from .electorate import Ask, Electorate
-from .port import Capabilities, Member
+from .port import Capabilities, LineMember, Member
 
 LEAD_MS = 50  # how far ahead of our clock a proposal is, so that nodes whose clocks are a little ahead can take it too
 MENDED_AT_ONCE = 50  # leases; a node that came back empty lacks them all, and must not keep the next renewals waiting
+
+
+class Record(NamedTuple):
+    """Which nodes were asked for a token, how long that matters, and its fence: 0 if it never had the lock."""
+
+    nodes: Sequence[int]
+    until: float
+    fence: int
+
+
+NOWHERE = Record((), 0.0, 0)
 
 
 class QuorumBackend:
@@ -38,21 +51,18 @@ class QuorumBackend:
     def __init__(self, members: Sequence[Member], runtime: Runtime) -> None:
         self.address = f"quorum of {len(members)} ({', '.join(member.address for member in members)})"
         common = Capabilities(*(all(parts) for parts in zip(*(m.capabilities for m in members), strict=True)))
-        self.capabilities = common._replace(lines=False)  # each node might serve another
+        self.capabilities = common._replace(lines=False)  # see `QuorumLine`
         self.electorate = Electorate(members, runtime, self.address)
         self.nodes, self.needed = self.electorate.nodes, self.electorate.needed
         self._runtime = runtime
-        # token → nodes that were asked, and how long that matters; those touched last come last
-        self._where: OrderedDict[str, tuple[Sequence[int], float]] = OrderedDict()
+        self._where: OrderedDict[str, Record] = OrderedDict()  # by token; those touched last come last
         self._asked: set[str] = set()  # tokens that nodes may hold although nobody was told so
 
     # --- the verbs ------------------------------------------------------------------------------------------------------
 
     async def claim(self, claim: Claim, within: float) -> Granted | Refused:
         """See `port.Backend.claim`. Raises NoQuorum when too few nodes say yes or no."""
-        until = self._runtime.now() + within
-        await self.electorate.prepare(within)
-        each = min(max(until - self._runtime.now(), 0.001), claim.ttl / 2)
+        each = await self._prepare(claim, within)
         proposal = fences.floor(self._runtime.wall_ms() + LEAD_MS)
         asked = self.electorate.ready()
         tally = Tally(asked, len(self.nodes))
@@ -67,28 +77,33 @@ class QuorumBackend:
         votes, answers = await self.electorate.poll(
             asked, lambda member: member.vote(claim, proposal, each), count, enough=lambda: tally.doubtful
         )
-        for index, answer in answers.items():
-            if isinstance(answer, Unmarked):
-                self.electorate.suspect(index)
+        self._suspect(answers)
         if tally.won:
             granted = await self._agree(claim, tally, each)
             if granted is not None:
-                self.electorate.longest = max(self.electorate.longest, claim.ttl)
-                self.electorate.high = max(self.electorate.high, granted.fence)
-                self._asked.discard(claim.token)
-                self._keep(claim.token, asked)
                 return granted
-        await self._release(claim.name, claim.token, each, set(tally.granted))
+        await self._release(claim.name, claim.token, each, set(tally.granted), set(tally.refused))
         if tally.hopeless:
             raise self.electorate.no_quorum(f"no quorum for '{claim.name}'", votes, answers)
         retry_after = 0.0 if tally.won else tally.retry_after()
         return Refused(retry_after, tally.owner(), tuple(votes))
 
+    async def _prepare(self, claim: Claim, within: float) -> float:
+        """Get ready for a vote. How long it may take."""
+        until = self._runtime.now() + within
+        await self.electorate.prepare(within)
+        return min(max(until - self._runtime.now(), 0.001), claim.ttl / 2)
+
+    def _suspect(self, answers: dict[int, Any]) -> None:
+        for index, answer in answers.items():
+            if isinstance(answer, Unmarked):
+                self.electorate.suspect(index)
+
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
         """See `port.Backend.extend`. Needs a quorum; heals nodes that lost the lease or never had it."""
-        lease, able = Renewal(name, token, ttl, fence), self.electorate.able()
+        lease, ready = Renewal(name, token, ttl, fence), self.electorate.ready()
         (answer,) = await self._extend(
-            [lease], able, lambda member: member.extend(name, token, ttl, within, fence), within, hear_out=False
+            [lease], ready, lambda member: member.extend(name, token, ttl, within, fence), within, hear_out=False
         )
         assert answer is not None  # noqa: S101 - NoQuorum was raised
         return answer
@@ -143,7 +158,8 @@ class QuorumBackend:
                 spare = len(mine) - self.needed
                 remaining = ends[spare] if len(ends) > spare else None
                 known = [entry.fence for entry in mine if entry.fence is not None]
-                return Entry(name, True, owner, remaining, max(known) if known else None, tuple(votes))
+                usual = max(known, key=lambda fence: (known.count(fence), fence), default=None)  # what a quorum agreed on
+                return Entry(name, True, owner, remaining, usual, tuple(votes))
         return free(name)._replace(votes=tuple(votes))
 
     async def close(self) -> None:
@@ -171,7 +187,17 @@ class QuorumBackend:
             )
             if len(stored) < self.needed:
                 return None
+        self._has(claim.token, claim.ttl, fence)
         return Granted(fence, ttl)
+
+    def _has(self, token: str, ttl: float, fence: int) -> None:
+        """The token has the lock. Requests of it that were not answered must not be undone any more: see `port.Member.keep`."""
+        self.electorate.longest = max(self.electorate.longest, ttl)
+        self.electorate.high = max(self.electorate.high, fence)
+        self._remember(token, () if token in self._where else range(len(self.nodes)), ttl, fence)
+        for index in self._where.get(token, NOWHERE).nodes:
+            self.nodes[index].member.keep(token)
+        self._asked.discard(token)
 
     # --- an extension ---------------------------------------------------------------------------------------------------
 
@@ -236,14 +262,14 @@ class QuorumBackend:
     # --- taking back ----------------------------------------------------------------------------------------------------
 
     async def _release(
-        self, name: str, token: str, within: float, known: set[int] | None = None
+        self, name: str, token: str, within: float, known: set[int] | None = None, free: Collection[int] = ()
     ) -> tuple[int, int, list[Vote], dict[int, Any]]:
-        """Release on every node: how many have answered, and how many of those held it.
+        """Release on every node, except those known to be `free` of it: how many have answered, and how many of those held it.
 
         The requests are on all wires before any answer is read. Awaited are those of a quorum, or of the `known` holders only:
         after a lost vote there may be no more, and a node that did not answer the vote will not answer this either.
         """
-        done: set[int] = set()
+        done: set[int] = set(free)
         held = 0
 
         def count(index: int, outcome: object) -> bool:
@@ -253,11 +279,18 @@ class QuorumBackend:
                 held += outcome
             return held >= self.needed or (known is not None and known <= done)
 
-        record = self._where.pop(token, (range(len(self.nodes)), 0.0))  # first: a renewal under way must not heal it any more
+        def enough() -> bool:
+            return known <= done if known is not None else len(done) >= self.needed
+
+        record = self._forget(token)  # first: a renewal under way must not heal it any more
+        asked = [index for index in record.nodes if index not in free]
+        if not asked:
+            self._asked.discard(token)
+            return len(done), 0, [], {}
 
         async def release(member: Member) -> bool:
             try:
-                return await member.release(name, token, within)
+                return await member.release(name, token, within, record.fence and record.fence + 1)
             except Unavailable as error:
                 if error.cause != "closed" or not await member.undo(name, token, within):
                     raise
@@ -265,28 +298,30 @@ class QuorumBackend:
             finally:
                 member.drop(token)
 
-        votes, answers = await self.electorate.poll(record[0], release, count, finish=True)
+        # Of a token that has the lock, the quorum is heard; of one that has not, there may be none.
+        votes, answers = await self.electorate.poll(
+            asked, release, count, finish=True, enough=None if record.fence and known is None else enough
+        )
         self._asked.discard(token)
         if len(done) < self.needed:
             self._where[token] = record
         return len(done), held, votes, answers
 
-    def _keep(self, token: str, asked: Sequence[int]) -> None:
-        """It has the lock: votes of it that were not answered must not be undone by and by. See `port.Member.keep`."""
-        for index in asked:
-            self.nodes[index].member.keep(token)
-
-    def _remember(self, token: str, asked: Sequence[int], ttl: float) -> None:
+    def _remember(self, token: str, asked: Sequence[int], ttl: float, fence: int = 0) -> None:
         """Who may hold this token: a node that was not even asked need not be bothered with the release."""
         now = self._runtime.now()
-        known, _ = self._where.get(token, ((), 0.0))
-        self._where[token] = tuple({*known, *asked}), now + 2 * ttl
+        known, _, before = self._where.get(token, NOWHERE)
+        self._where[token] = Record(tuple({*known, *asked}), now + 2 * ttl, max(fence, before))
         with suppress(LookupError, RuntimeError, StopIteration):  # other threads come and go; the next call goes on
             self._where.move_to_end(token)
-            while self._where[oldest := next(iter(self._where))][1] <= now:  # those that were left to expire
-                where, _ = self._where.pop(oldest)
-                for index in where:
+            while self._where[oldest := next(iter(self._where))].until <= now:  # those that were left to expire
+                record = self._where.pop(oldest)
+                for index in record.nodes if record.fence else ():
                     self.nodes[index].member.drop(oldest)
+
+    def _forget(self, token: str) -> Record:
+        """What is on record of a token, which is not from now on. Every node, if nothing is."""
+        return self._where.pop(token, Record(range(len(self.nodes)), 0.0, 0))
 
 
 def open_quorum(members: Sequence[Member], runtime: Runtime) -> QuorumBackend:
@@ -304,4 +339,8 @@ def open_quorum(members: Sequence[Member], runtime: Runtime) -> QuorumBackend:
             RuntimeWarning,
             stacklevel=4,
         )
+    if all(member.capabilities.lines for member in members):
+        from .quorum_line import QuorumLine  # it builds on this file
+
+        return QuorumLine([cast(LineMember, member) for member in members], runtime)
     return QuorumBackend(members, runtime)

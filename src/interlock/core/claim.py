@@ -56,18 +56,25 @@ class Refused(NamedTuple):
     `retry_after` is when the holder's lease ends at the latest, in seconds, or None if it never ends by itself
     (a foreign client wrote the key without an expiry). `owner` is what the holder says of itself in public. `votes` are those
     of a quorum. `at` is the store's clock, in seconds, if it keeps a line: see `Announced`.
+
+    A node of a quorum also says `holder`, which tells one token from another without giving it away, and `fence`, the highest
+    that it has given for the name: what it grants later is higher. `spent`: the token is out of line, and not to be used again.
     """
 
     retry_after: float | None
     owner: str
     votes: tuple[Vote, ...] = ()
     at: float = 0.0
+    holder: str = ""
+    fence: int = 0
+    spent: bool = False
 
 
 class Announced(NamedTuple):
     """A grant to somebody who waited in line. `at` is when it was made, on the store's clock, in seconds.
 
-    How old it is can only be told by that clock: it may have waited in a buffer while the process slept.
+    How old it is can only be told by that clock: it may have waited in a buffer while the process slept. One with no ttl is a
+    hint: there is something to be had, by asking.
     """
 
     name: str

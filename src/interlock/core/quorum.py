@@ -81,6 +81,12 @@ class Tally:
         """Too few nodes say yes or no, or may still do so: it is not somebody else who has it, it is the nodes."""
         return len(self.granted) + len(self.refused) + len(self._open) < self.needed
 
+    @property
+    def held(self) -> bool:
+        """A quorum refuses in favour of one and the same: it has the lock. Else, if not won, the vote is split."""
+        holders = [refused.holder for refused in self.refused.values()]
+        return any(holders.count(holder) >= self.needed for holder in set(holders))
+
     def fence(self) -> int:
         """The fence to agree on: the highest that any granting node gave."""
         return max(granted.fence for granted in self.granted.values())

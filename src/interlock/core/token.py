@@ -10,6 +10,7 @@ part is the secret; `owner_of` is the only way to a part of a token that may be 
 from __future__ import annotations
 
 RANDOM_DIGITS = 32
+ALIAS_DIGITS = 16
 SEPARATOR = "~"
 _HEX = frozenset("0123456789abcdef")
 
@@ -23,6 +24,13 @@ def is_ours(token: str) -> bool:
     """Whether a value found in a store was written by interlock."""
     head = token[:RANDOM_DIGITS]
     return len(head) == RANDOM_DIGITS and token[RANDOM_DIGITS : RANDOM_DIGITS + 1] == SEPARATOR and _HEX.issuperset(head)
+
+
+def alias_of(token: str) -> str:
+    """What tells a token from others and does not give it away."""
+    from hashlib import sha1  # lazily: only nodes of a quorum need it
+
+    return sha1(token.encode(), usedforsecurity=False).hexdigest()[:ALIAS_DIGITS]
 
 
 def owner_of(token: str) -> str:

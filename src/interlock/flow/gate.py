@@ -314,6 +314,12 @@ class Gate:
             heir.until = 0.0 if heir.again else sent_at + (refused.retry_after or 0.0) + 0.001
             return True
 
+    def renew(self, waiter: Waiter, token: str) -> None:
+        """Its token is spent and stands in no line: it asks with another."""
+        with self.guard:
+            self.in_line.pop(waiter.token, None)
+            waiter.token, waiter.in_line = token, False
+
     # --- announcements --------------------------------------------------------------------------------------------------
 
     def announced(self, token: str) -> Waiter | None:

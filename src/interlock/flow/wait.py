@@ -13,6 +13,7 @@ handled:
 - gave up, cancelled, interrupted                → `_give_up`: it leaves the line; what it was given meanwhile is passed on
 - an announcement for somebody who has left      → passed on at once (`Hub`)
 - the client is closed                           → everybody gives up (`dismiss`), and the connections are closed after that
+- too many nodes of a quorum owe its token answers → it goes on with another, as old as before (`Gate.renew`)
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from .gate import Waiter
 from .hand import drop, place
 from .hold import release
 from .site import Site
+
+ASKING = -1.0  # `Waiter.until` while a question is on its way
 
 
 async def acquire(site: Site, name: str, ttl: float, timeout: float | None, policy: Policy, note: str, fair: bool) -> Hold:
@@ -103,6 +106,8 @@ async def _ask(site: Site, me: Waiter, waits: bool) -> Hold | None:
         if not answer.owner or not waits:
             return None
         inbox = "" if told else await _inbox(site)
+        if not me.in_line:  # a quorum may still be taking back what some nodes granted: that must not cost it its place
+            me.token = runtime.token(me.note)
     me.deaf = not inbox
     if me.deaf or not site.gate.line_up(me):
         return None
@@ -110,8 +115,12 @@ async def _ask(site: Site, me: Waiter, waits: bool) -> Hold | None:
     answer = await ask(site, Claim(me.name, me.token, ttl, place(site, me, inbox)), me.policy)
     if isinstance(answer, Hold):
         return answer
-    me.refused, me.clock = answer, (sent_at, answer.at)
+    me.refused = answer
     site.hub.set_clock(sent_at, answer.at)
+    if answer.spent:
+        site.gate.renew(me, runtime.token(me.note))
+    else:
+        me.clock = sent_at, answer.at
     return None
 
 

@@ -21,6 +21,8 @@ Interleavings of the line, and where each is handled
 - the inbox broke: while it is gone its waiters are passed over; a repeated claim puts them back at their place. The new one
   has the same name, so who is still in line stays valid
 - a fork: the child has no inbox and no channel; to hear the parent's would make a dead parent look alive
+
+A little long because every verb is here, and nothing but the verbs.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from collections.abc import Sequence
 
 from ...core.claim import SHOWN, Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked, free
 from ...core.quorum import Roll
+from ...core.token import ALIAS_DIGITS
 from ...runtime.base import Runtime
 from ..port import Capabilities, Standing
 from .clock import ServerClock
@@ -51,14 +54,14 @@ from .packing import (
 )
 from .refusals import nonsense, not_a_lock, refusal
 from .resp import ErrorReply, Reply
-from .scripts import CLAIM, ENROLL, EXTEND, HAND_OVER, INSPECT, RELEASE, ROLL, Script
+from .scripts import CLAIM, ENROLL, EXTEND, HAND_OVER, INSPECT, RELEASE, RETREAT, ROLL, Script
 from .transport import Transport, Undo
 
 GONE, NOT_A_LOCK = -1, -3  # what extend.lua says of a lease, unless it gives its fence or says that somebody else has it
 
 
 class RedisBackend:
-    """See `port.Line` and `port.Member`, where each verb is described."""
+    """See `port.LineMember`, where each verb is described or referred to."""
 
     capabilities = Capabilities(processes=True, hosts=True, survives=True, foreign=True, lines=True)
 
@@ -68,6 +71,7 @@ class RedisBackend:
         self._now = runtime.now
         self._loaded: set[tuple[int, str]] = set()  # which scripts the node has, as far as we know
         self._clock = ServerClock(runtime.now)
+        self._roll: tuple[bytes, ...] = ()  # the key, once it is a node of a quorum
         self._places: dict[str, bytes] = {}  # token → how it stands in line, from before that is sent until it is out
         self._waiting: set[str] = set()  # tokens that were told that they stand there
         self._mailbox = Mailbox(address, transport, runtime.now)
@@ -89,15 +93,19 @@ class RedisBackend:
         if claim.place is not None or token in self._places:
             keys, arguments = line_keys(name), arguments + self._stand(claim)
         member = self._places.get(token, b"")
-        reply = await self._run(CLAIM, keys + more, arguments, name, (token,), within, lambda: undoing(name, token, member))
+        reply = await self._run(CLAIM, keys + more, arguments, name, (token,), within, self._undo(name, (token, member)))
+        return self._claimed(claim, reply)
+
+    def _undo(self, name: str, *tokens: tuple[str, bytes]) -> Undo:
+        """What takes back a request of these tokens, each with how it may stand in line."""
+        roll = self._roll  # not all of us: the transport keeps this, and nobody would ever be collected
+        return lambda: b"".join(undoing(name, token, member, roll) for token, member in tokens)
+
+    def _claimed(self, claim: Claim, reply: Reply) -> Granted | Refused | Unmarked:
+        """What claim.lua, or hand_over.lua in its place, says to a claim."""
         match reply:
             case [-1, _]:
                 return Unmarked()
-        return self._claimed(claim, reply)
-
-    def _claimed(self, claim: Claim, reply: Reply) -> Granted | Refused:
-        """What claim.lua, or hand_over.lua in its place, says to a claim."""
-        match reply:
             case [1 | 2, int(fence), int(micros), _]:
                 self._clock.told(micros, self._transport.age)
                 self._left(claim.token)
@@ -107,6 +115,12 @@ class RedisBackend:
                 if claim.token in self._places:
                     self._waiting.add(claim.token)
                 return Refused(seconds(left), text(owner), at=micros / 1_000_000)
+            case [0 | 3, int(left), bytes(owner), int(micros), bytes(holder), bytes(fence), _]:
+                self._clock.told(micros, self._transport.age)
+                if claim.token in self._places:
+                    self._waiting.add(claim.token)
+                alias, known = holder[:ALIAS_DIGITS].decode(), int(fence) if fence.isdigit() else 0
+                return Refused(seconds(left), text(owner), (), micros / 1_000_000, alias, known)
         raise nonsense(self.address, reply)
 
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
@@ -136,10 +150,10 @@ class RedisBackend:
                     return numbers
         raise nonsense(self.address, reply)
 
-    async def release(self, name: str, token: str, within: float) -> bool:
-        """See `port.Backend.release`."""
-        arguments = leaving(token, self._places.get(token, b""), self._clock.at_least(self._transport.age))
-        reply = await self._run(RELEASE, line_keys(name), arguments, name, (token,), within)
+    async def release(self, name: str, token: str, within: float, proposal: int = 0) -> bool:
+        """See `port.Member.release`."""
+        arguments = leaving(token, self._places.get(token, b""), self._clock.at_least(self._transport.age), proposal)
+        reply = await self._run(RELEASE, line_keys(name) + self._roll, arguments, name, (token,), within)
         match reply:
             case [int(held), int(micros), _]:
                 self._clock.told(micros, self._transport.age)
@@ -150,7 +164,7 @@ class RedisBackend:
     async def undo(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.undo`. A token that waits is made to leave, though its claim was answered."""
         mark = fresh_mark()
-        request = undoing(name, token, self._places.get(token, b""), mark)
+        request = undoing(name, token, self._places.get(token, b""), self._roll, mark)
         try:
             reply = await self._transport.follow(request, mark, token, within)
             if reply is None and token in self._waiting:
@@ -174,21 +188,46 @@ class RedisBackend:
             self._left(one.token)
         return announced
 
-    async def hand_over(self, name: str, token: str, heir: Claim, before: int, within: float) -> Handed:
-        """See `port.Line.hand_over`."""
-        at = self._clock.at_least(self._transport.age)
-        arguments = (*claiming(heir, 0), *self._stand(heir), token.encode(), b"%d" % before, b"%d" % at)
+    def elect(self) -> None:
+        """See `port.LineMember.elect`."""
+        self._roll = (ROLL_KEY,)
+
+    async def hand_over(
+        self, name: str, token: str, heir: Claim, before: int, within: float, proposal: int = 0
+    ) -> Handed | Unmarked:
+        """See `port.LineMember.hand_over`."""
+        at, own = self._clock.at_least(self._transport.age), self._places.get(token, b"")
+        arguments = (*claiming(heir, proposal), *self._stand(heir), token.encode(), b"%d" % before, b"%d" % at, own)
         member = self._places.get(heir.token, b"")
         reply = await self._run(
             HAND_OVER,
-            line_keys(name),
+            line_keys(name) + self._roll,
             arguments,
             name,
-            (heir.token, token),  # the heir first: a request of its own that is unanswered may create something
+            (heir.token, token) if heir.token != token else (token,),  # the heir first: its own request may create something
             within,
-            lambda: undoing(name, token, b"") + undoing(name, heir.token, member),
+            self._undo(name, (token, own), (heir.token, member)),
         )
-        return Handed(isinstance(reply, list) and reply[0] in (2, 3), self._claimed(heir, reply))
+        answer = self._claimed(heir, reply)
+        if isinstance(answer, Unmarked):
+            return answer
+        if token != heir.token:
+            self._left(token)
+        return Handed(isinstance(reply, list) and reply[0] in (2, 3), answer)
+
+    async def retreat(self, claim: Claim, longest: float, within: float) -> int:
+        """See `port.LineMember.retreat`."""
+        name, token = claim.name, claim.token
+        member, arrival, _ = self._stand(claim)
+        arguments = (token.encode(), member, arrival, b"%d" % ms(longest), IDLE_COUNTER_MS)
+        undo = self._undo(name, (token, member))
+        reply = await self._run(RETREAT, line_keys(name), arguments, name, (token,), within, undo)
+        match reply:
+            case [bytes(fence), _]:
+                if member:
+                    self._waiting.add(token)
+                return int(fence) if fence.isdigit() else 0
+        raise nonsense(self.address, reply)
 
     def _stand(self, claim: Claim) -> tuple[bytes, bytes, bytes]:
         """How a claim stands in line if it is refused, for claim.lua. A token that is there keeps to how it is there."""

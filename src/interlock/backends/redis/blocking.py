@@ -116,8 +116,9 @@ class BlockingTransport:
     def _forget(self, token: str) -> None:
         with self._guard:
             parked = self._parked.pop(token, None)
-            if parked is not None and parked.wire is not None:
-                self._late.append(parked)
+            if parked is None or parked.wire is None or any(parked is other for other in self._parked.values()):
+                return
+            self._late.append(parked)
 
     def lag(self) -> float:
         """See `transport.Transport.lag`."""

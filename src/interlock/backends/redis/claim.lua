@@ -6,6 +6,7 @@
 --               ARGV[8] 1 if it may be in line already
 -- replies {1, fence, clock in µs or 0 if it was not read, mark} granted
 --         | {0, holder's ms left (-1: no expiry), holder's public facts, clock, mark} refused
+--         | {0, ms, facts, clock, a hash of the holder, the counter, mark} refused by a quorum's node
 --         | {-1, mark} no vote: the roll is gone, and leases may be gone with it
 local token, ttl, mark = ARGV[1], tonumber(ARGV[2]), ARGV[#ARGV]
 local line, roll_key, roll, micros = nil, KEYS[3], nil, 0
@@ -21,7 +22,9 @@ if holder and holder ~= token then
   local left = redis.call('PTTL', KEYS[1])
   if line and ARGV[7] ~= '' then stand(line, ARGV[6], ARGV[7], left, tonumber(ARGV[3])) end
   local time = redis.call('TIME')
-  return {0, left, owner, tonumber(time[1]) * 1000000 + tonumber(time[2]), mark}
+  micros = tonumber(time[1]) * 1000000 + tonumber(time[2])
+  if roll then return {0, left, owner, micros, redis.sha1hex(holder), redis.call('GET', KEYS[2]) or '0', mark} end
+  return {0, left, owner, micros, mark}
 end
 local stored = redis.call('GET', KEYS[2])
 local fence = roll and tonumber(roll[3]) or 0

@@ -1,21 +1,38 @@
 -- Release and claim in one step. stand.lua and serve.lua stand before this and claim.lua behind it: if the token does not hold
--- the lock, this is the heir's claim and nothing else.
--- KEYS[1] the lock   KEYS[2] its fence counter   KEYS[3] its line   ARGV[1..8] the heir's claim, with a place: see claim.lua
+-- the lock, this is the heir's claim and nothing else. To itself: it keeps the lock unless somebody in line came before it.
+-- KEYS[1] the lock   KEYS[2] its fence counter   KEYS[3] its line   KEYS[4] a quorum's node: its roll
+-- ARGV[1..8] the heir's claim, with a place: see claim.lua
 -- ARGV[9] the token   ARGV[10] serve those in line who arrived before this   ARGV[11] a time that the server's clock has reached
+-- ARGV[12] how the token may stand in line, or ''
 -- replies {2, fence, clock or 0, mark} to the heir | {3, ms, public facts, clock, mark} to somebody else | those of claim.lua
 if redis.call('GET', KEYS[1]) == ARGV[9] then
   local heir, ttl, idle, epoch, mark = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[#ARGV]
-  local fence = mint(ttl, idle, epoch)
-  if not fence then return redis.error_reply('INTERLOCK the fence counter is not a number that can grow') end
+  local before, at, proposal = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[5])
+  if not enrolled() then
+    redis.call('DEL', KEYS[1])
+    return {-1, mark}
+  end
+  local own, fence, to_itself = '', nil, heir == ARGV[9]
+  if to_itself then own = ARGV[6]
+  else
+    fence = mint(ttl, idle, epoch, proposal)
+    if not fence then return redis.error_reply('INTERLOCK the fence counter is not a number that can grow') end
+  end
   if ARGV[8] == '1' then redis.pcall('ZREM', KEYS[3], ARGV[6]) end -- or it might be served in its own absence
-  local before, token, left = tonumber(ARGV[10]), nil, nil
-  if before > 0 then token, left = serve(before, fence, tonumber(ARGV[11]), idle, epoch) end
+  local token, left, minted = nil, nil, fence
+  if before > 0 then token, left, minted = serve(before, own, fence, at, idle, epoch, proposal) end
   if token then
     if ARGV[7] ~= '' then stand(KEYS[3], ARGV[6], ARGV[7], left, idle) end
     local owner = ''
     if string.sub(token, 33, 33) == '~' then owner = string.sub(token, 34) end -- the first 32 are its secret
+    if KEYS[4] then return {3, left, owner, now(), redis.sha1hex(token), string.format('%.0f', minted), mark} end
     return {3, left, owner, now(), mark}
   end
-  redis.call('SET', KEYS[1], heir, 'PX', ARGV[2])
-  return {2, fence, clock, mark}
+  if not to_itself then
+    redis.call('SET', KEYS[1], heir, 'PX', ARGV[2])
+    note(ttl, fence)
+    return {2, fence, clock, mark}
+  end
+elseif ARGV[12] ~= '' and ARGV[12] ~= ARGV[6] then
+  redis.pcall('ZREM', KEYS[3], ARGV[12])
 end

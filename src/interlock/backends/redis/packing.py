@@ -56,14 +56,14 @@ def claiming(claim: Claim, proposal: int) -> tuple[bytes, ...]:
     return claim.token.encode(), b"%d" % ms(claim.ttl), IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal
 
 
-def leaving(token: str, member: bytes, at: int = 0) -> tuple[bytes, ...]:
+def leaving(token: str, member: bytes, at: int = 0, proposal: int = 0) -> tuple[bytes, ...]:
     """What release.lua is told."""
-    return token.encode(), member, b"%d" % at, IDLE_COUNTER_MS, EPOCH_MS
+    return token.encode(), member, b"%d" % at, IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal
 
 
-def undoing(name: str, token: str, member: bytes, mark: bytes = b"-") -> bytes:
+def undoing(name: str, token: str, member: bytes, roll: tuple[bytes, ...], mark: bytes = b"-") -> bytes:
     """The request that takes back whatever the token may have."""
-    return RELEASE.eval(line_keys(name), *leaving(token, member), mark)
+    return RELEASE.eval(line_keys(name) + roll, *leaving(token, member), mark)
 
 
 def ms(ttl: float) -> int:

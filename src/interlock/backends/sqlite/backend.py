@@ -9,6 +9,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Protocol, TypeVar
 
@@ -99,10 +100,11 @@ class SqliteBackend:
         """See `port.Backend.renew`."""
         return self._ask("", within, self._store.renew, (leases,))
 
-    def release(self, name: str, token: str, within: float) -> Coroutine[Any, Any, bool]:
-        """See `port.Backend.release`."""
+    def release(self, name: str, token: str, within: float, proposal: int = 0) -> Coroutine[Any, Any, bool]:
+        """See `port.Member.release`."""
         self._waiting.discard(token)
-        return self._ask(token, within, self._store.release, (name, token))
+        verb = partial(self._store.release, proposal=proposal) if proposal else self._store.release
+        return self._ask(token, within, verb, (name, token))
 
     async def undo(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.undo`. A token that waits is made to leave, though its claim was answered.
@@ -136,11 +138,23 @@ class SqliteBackend:
         """See `port.Member.enroll`."""
         return self._ask("", within, self._store.enroll, (roll, loss))
 
-    async def hand_over(self, name: str, token: str, heir: Claim, before: int, within: float) -> Handed:
-        """See `port.Line.hand_over`. It is owed for both tokens."""
-        handed = await self._ask(heir.token, within, self._store.hand_over, (name, token, heir, before), token)
-        self._stands(heir, handed.heir)
+    def elect(self) -> None:
+        """See `port.LineMember.elect`."""
+        self._store.elected = True
+
+    async def hand_over(
+        self, name: str, token: str, heir: Claim, before: int, within: float, proposal: int = 0
+    ) -> Handed | Unmarked:
+        """See `port.LineMember.hand_over`. It is owed for both tokens."""
+        verb = partial(self._store.hand_over, proposal=proposal) if proposal else self._store.hand_over
+        handed = await self._ask(heir.token, within, verb, (name, token, heir, before), token)
+        if isinstance(handed, Handed):
+            self._stands(heir, handed.heir)
         return handed
+
+    def retreat(self, claim: Claim, longest: float, within: float) -> Coroutine[Any, Any, int]:
+        """See `port.LineMember.retreat`."""
+        return self._ask(claim.token, within, self._store.retreat, (claim, longest))
 
     async def open_inbox(self, within: float) -> str:
         """See `port.Line.open_inbox`. No file is touched; it waits for its turn so that one is opened, and closed at last."""

@@ -31,7 +31,7 @@ JOIN = """
 LEAVE = "DELETE FROM line WHERE name = ? AND token = ?"
 NEXT = """
     SELECT arrival, token, inbox, ttl FROM line
-    WHERE name = ? AND arrival < ? AND (arrival, token) > (?, ?) ORDER BY arrival, token LIMIT 1
+    WHERE name = ? AND (arrival, token) < (?, ?) AND (arrival, token) > (?, ?) ORDER BY arrival, token LIMIT 1
 """
 GONE = "DELETE FROM line WHERE name = ? AND inbox = ?"
 LIST = "SELECT arrival, token FROM line WHERE name = ? ORDER BY arrival, token LIMIT ?"
@@ -54,10 +54,13 @@ def join(execute: Execute, name: str, token: str, place: Place, ends: float) -> 
     execute(JOIN, (name, token, place.arrival, place.inbox, place.ttl, ends + LINGER))
 
 
-def following(execute: Execute, name: str, before: int) -> Waiter | None:
-    """The first who can be told, of those who arrived before `before`. Whoever is found to be gone leaves the line."""
+def following(execute: Execute, name: str, before: int, own: str) -> Waiter | None:
+    """The first who can be told, of those who arrived before `before`; at that moment, of those whose tokens are before `own`.
+
+    Whoever is found to be gone leaves the line.
+    """
     place = FIRST
-    while (row := execute(NEXT, (name, before, *place)).fetchone()) is not None:
+    while (row := execute(NEXT, (name, before, own, *place)).fetchone()) is not None:
         waiter = Waiter(*row)
         listening = inbox.listens(waiter.inbox)
         if listening:

@@ -7,7 +7,7 @@ Invariants
 - Whoever is served in line is told after the commit, so nobody hears of a grant that is not in the file.
 - `Shut` means that nothing was asked of the file. Any other error, and any interruption, ends in a rollback.
 
-Used by one thread at a time; the transports see to that.
+Used by one thread at a time; the transports see to that. A little long because it is all the queries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...core import fence as fences
 from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked, free
 from ...core.fence import MAX_FENCE
 from ...core.quorum import Roll
-from ...core.token import owner_of
+from ...core.token import alias_of, owner_of
 from ...errors import UsageError
 from . import faults, inbox, line
 from .database import Database, Execute, size_of
@@ -53,7 +53,9 @@ SWEPT = "UPDATE clock SET horizon = ?, low = ?, hand_name = ?, hand_arrival = ? 
 
 
 class Store(Entrance):
-    """The leases in one file."""
+    """The leases in one file. Once it is `elected`, it is a node of a quorum: see `port.LineMember`."""
+
+    elected = False
 
     # The verbs; see `port.Backend` for what they mean. Each raises Shut, Unavailable or UsageError. They are written flat on
     # purpose: a lock costs forty microseconds here, and ten of them would go into handing arguments down.
@@ -91,7 +93,8 @@ class Store(Entrance):
         if arrival is not None and expires > now and holder != token:
             if place is not None:
                 line.join(execute, name, token, place, expires)
-            return Refused(expires - now, owner_of(holder), (), now)
+            refused = Refused(expires - now, owner_of(holder), (), now)
+            return refused._replace(holder=alias_of(holder), fence=counter) if self.elected else refused
         if waits:
             execute(line.LEAVE, (name, token))
         ends = now + ttl
@@ -153,7 +156,7 @@ class Store(Entrance):
         return answers
 
     @whole
-    def release(self, name: str, token: str, budget: Budget) -> bool:
+    def release(self, name: str, token: str, budget: Budget, *, proposal: int = 0) -> bool:
         """One release."""
         database = self._enter(budget)
         # A single statement is its own transaction, and cheaper than BEGIN and COMMIT around one.
@@ -161,7 +164,7 @@ class Store(Entrance):
             return True
         execute = database.execute
         found = self._begin(database, budget, name)
-        held, served = self._vacate(execute, found, name, token, self._now())
+        held, served = self._vacate(execute, found, name, token, self._now(), proposal)
         if not held:
             execute(line.LEAVE, (name, token))
         execute("COMMIT")
@@ -170,37 +173,77 @@ class Store(Entrance):
         return held
 
     @whole
-    def hand_over(self, name: str, token: str, heir: Claim, before: int, budget: Budget) -> Handed:
+    def hand_over(
+        self, name: str, token: str, heir: Claim, before: int, budget: Budget, *, proposal: int = 0
+    ) -> Handed | Unmarked:
         """One release and the heir's claim."""
         database = self._enter(budget)
         execute = database.execute
         found, now = self._begin(database, budget, name), self._now()
-        *_, waits, _, holder, _, expires = found
-        if waits and holder == token and expires > now:  # or it might be served in its own absence
-            execute(line.LEAVE, (name, heir.token))
-        held, served = self._vacate(execute, found, name, token, now, before)
-        answer = self._admit(execute, execute(LOOK, (heir.name, heir.name)).fetchone(), heir, None, now)
+        if found[8] == token and found[-1] > now:
+            execute(line.LEAVE, (name, heir.token))  # or it might be served in its own absence
+        held, served = self._vacate(execute, found, name, token, now, proposal, before, token if token == heir.token else "")
+        if not held:
+            execute(line.LEAVE, (name, token))
+        answer: Granted | Refused | Unmarked = Unmarked()
+        if not self._forgetful(execute):
+            if self.elected:
+                execute(LONGEST, (heir.ttl, heir.ttl))
+            look = execute(LOOK, (heir.name, heir.name)).fetchone()
+            answer = self._admit(execute, look, heir, proposal if self.elected else None, now)
         execute("COMMIT")
         if served is not None:
             inbox.send(*served)
-        return Handed(held, answer)
+        return answer if isinstance(answer, Unmarked) else Handed(held, answer)
+
+    @whole
+    def retreat(self, claim: Claim, longest: float, budget: Budget) -> int:
+        """Give back and stand in line."""
+        database = self._enter(budget)
+        execute = database.execute
+        _, counter, *_, arrival, holder, _, _ = self._begin(database, budget, claim.name)
+        if holder == claim.token:
+            execute(FORGET, (claim.name, arrival))
+        if claim.place is not None:
+            line.join(execute, claim.name, claim.token, claim.place, self._now() + longest)
+        execute("COMMIT")
+        return int(counter)
+
+    def _forgetful(self, execute: Execute) -> bool:
+        return self.elected and execute(ROLL).fetchone() is None
 
     def _vacate(
-        self, execute: Execute, found: tuple[Any, ...], name: str, token: str, now: float, before: int = line.EVERYBODY
+        self,
+        execute: Execute,
+        found: tuple[Any, ...],
+        name: str,
+        token: str,
+        now: float,
+        proposal: int,
+        before: int = line.EVERYBODY,
+        own: str = "",
     ) -> tuple[bool, tuple[str, Announced] | None]:
         """End the token's lease and write the name for the next in line who arrived before `before`, inside a transaction.
 
-        Whether it held the name; and whom to tell what, after the commit.
+        Whether it held the name; and whom to tell what, after the commit. With `own`, which is the token, it is kept unless
+        somebody stands before it.
         """
         _, counter, *_, waits, arrival, holder, _, expires = found
         if holder != token:
             return False, None
-        execute(FORGET, (name, arrival))
         if expires <= now:
+            execute(FORGET, (name, arrival))
             return False, None
-        if not waits or counter >= MAX_FENCE or (waiter := line.following(execute, name, before)) is None:
+        serves = waits and counter < MAX_FENCE and not self._forgetful(execute)
+        waiter = line.following(execute, name, before, own) if serves else None
+        if not own or waiter is not None:
+            execute(FORGET, (name, arrival))
+        if waiter is None:
             return True, None
-        granted = self._admit(execute, (*found[:7], *NOBODY), Claim(name, waiter.token, waiter.ttl), None, now)
+        if self.elected:
+            execute(LONGEST, (waiter.ttl, waiter.ttl))
+        claim = Claim(name, waiter.token, waiter.ttl)
+        granted = self._admit(execute, (*found[:7], *NOBODY), claim, proposal if self.elected else None, now)
         assert isinstance(granted, Granted)  # noqa: S101 - nobody has it
         return True, (waiter.inbox, Announced(name, waiter.token, granted.fence, granted.ttl, now))
 
