@@ -93,7 +93,7 @@ def node(member: Member, step: Step) -> LineMember:
     """One that is elected and has its roll."""
     lined = cast(LineMember, member)
     lined.elect()
-    assert step(lined.enroll(Roll(1.0, 0, 0), 5.0))
+    assert step(lined.enroll(Roll(1.0, 0, 0), step(lined.roll(5.0, True)).loss, 5.0))
     return lined
 
 

@@ -145,7 +145,8 @@ def test_two_clients_take_turns_without_asking_again_and_again(store: Any, colou
             await finish(job)
         assert Counter(order) == {"one": each, "two": each}
         turns = [who for n, who in enumerate(order) if n == 0 or order[n - 1] != who]
-        assert len(turns) >= 4, "nobody keeps it to itself for ever"
+        # Between clients of a quorum the order is no better than what they know of the nodes' clocks.
+        assert len(turns) >= (4 if isinstance(store, str) else 3), "nobody keeps it to itself for ever"
         for counted in counts:
             assert sum(counted.verbs.values()) <= 2.5 * each, counted.verbs
 

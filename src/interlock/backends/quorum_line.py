@@ -13,7 +13,8 @@ Invariants
 
 Interleavings and where each is handled
 - an announcement is lost, a node is slow or dead    → a quorum of the others is enough; fewer are a hint, after a moment
-- a node's inbox broke                               → opened again (`_reopen`); the others suffice meanwhile
+- a node's inbox broke, or was slow to open          → opened again (`_reopen`), then all ask again (`_nudge`), since they may
+  not stand in line there; the others suffice meanwhile
 - so many broke that no quorum is left                → `hear` raises: all of them are opened again, and everybody asks
 - heads disagree (lines were joined in another order, a node came back empty) → each gets a hint, asks, and the votes are split
 - announced while its own question is on its way      → a hint: it asks again at once (`rung`)
@@ -412,6 +413,17 @@ class QuorumLine(QuorumBackend):
                 self._opened(index, await self._members[index].open_inbox(REOPEN_WITHIN))
             except Unavailable as error:
                 self._opened(index, error)
+            else:
+                self._nudge()
+
+    def _nudge(self) -> None:
+        """Have everybody who waits ask again: so they stand in line at a node where they could not be told before."""
+        now = self._runtime.now()
+        with self._guard:
+            for token, seat in self._seats.items():
+                if not seat.asking and seat.due == inf:
+                    seat.due = now
+                    self._pending[token] = seat
 
     def _told(self, index: int, announced: Announced) -> bool:
         """A node has announced something. Whether that is news."""

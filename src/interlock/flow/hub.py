@@ -153,7 +153,8 @@ class Hub:
                 if self._may_end(now()):
                     return
             except Unavailable:
-                await self._reopen()
+                if not self._closed:
+                    await self._reopen()
             except UsageError:  # the client was closed
                 return
 

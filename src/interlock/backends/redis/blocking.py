@@ -148,16 +148,13 @@ class BlockingTransport:
         """See `transport.Transport.close`."""
         self._closed = True
         if self._pid == os.getpid():
-            with self._guard:
-                wires = [parked.wire for parked in [*self._parked.values(), *self._late] if parked.wire is not None]
-            for wire in [*self._idle, *wires]:
-                wire.close()
+            self.rest()
             for ear in self._ears:
                 ear.close()
         self._start_afresh()
 
     def rest(self) -> None:
-        """The interpreter ends: close what nobody is using. Others may be in the middle of something; they end with it."""
+        """Close what nobody is using: the client is closed, or the interpreter ends. Others may be amid something."""
         if self._pid != os.getpid():
             return
         with self._guard:
