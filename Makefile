@@ -2,9 +2,10 @@
 #   make demo    real nodes, worker processes, with and without the lock, nodes that die: 15 seconds
 #   make test    the whole suite on real servers
 #   make check   lint, format, types, build
+#   make mutants plant bugs in a simulated world, and see each of them found
 #   make bench   how far from the floor, in ratios
 #   make spec    check the formal model of the quorum: minutes (ARGS=--quick: those that take seconds)
-.PHONY: help demo test check bench spec servers clean
+.PHONY: help demo test check mutants bench spec servers clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
@@ -27,6 +28,9 @@ check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	./tools/uv build --quiet --out-dir dist
+
+mutants: .venv/ready
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: .venv/ready
 	$(BIN)/python -m bench $(ARGS)

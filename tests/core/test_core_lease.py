@@ -123,3 +123,13 @@ def test_a_confirmed_extend_sets_the_end_it_does_not_add(sent_at: float, ttl: fl
 def test_a_hold_has_no_room_for_what_it_does_not_know() -> None:
     with pytest.raises(AttributeError):
         a_hold().relesed = True  # type: ignore[attr-defined]
+
+
+def test_an_extend_that_shortens_is_believed_from_the_moment_it_is_sent() -> None:
+    hold = Hold("x", "token", 60.0, 7, deadline(1000.0, 60.0), began=1000.0)
+    assert not hold.shorten(1000.0, 60.0)
+    assert not hold.shorten(1010.0, 60.0)
+    assert hold.deadline == deadline(1000.0, 60.0)
+    assert hold.shorten(1010.0, 5.0)
+    assert hold.deadline == deadline(1010.0, 5.0)
+    assert hold.lost(1015.0)

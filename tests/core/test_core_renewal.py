@@ -199,3 +199,13 @@ def test_watchers_are_told_once_and_may_leave() -> None:
     assert heard == ["lost"]
     assert hold.watchers is None
     assert renewal.first_look(a_hold()) < inf
+
+
+@given(st.floats(0.05, 86_400), st.floats(0, 0.99), st.floats(0, 1))
+def test_an_alarm_does_not_wait_for_the_pause_after_a_failure(ttl: float, when: float, jitter: float) -> None:
+    hold = a_hold(ttl)
+    now = START + (hold.tell_at - START) * when
+    hold.failures, hold.retry_at = 1, now + renewal.retry_after(hold, jitter)
+    assert renewal.first_look(hold, jitter) <= hold.doubtful_at
+    hold.doubted = True
+    assert renewal.first_look(hold, jitter) <= hold.tell_at

@@ -42,7 +42,8 @@ class Lease(BaseLease):
         stands as `remaining()` says.
         """
         try:
-            run(holding.extend(self._site, self._hold, self._hold.ttl if ttl is None else checks.ttl(ttl)))
+            period = self._hold.ttl if ttl is None else checks.ttl(ttl)
+            run(holding.extend(self._site, self._hold, period, self._moved))
         finally:  # its end may have come nearer, and if the answer was lost as well
             self._moved()
 

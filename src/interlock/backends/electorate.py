@@ -5,6 +5,7 @@ it may have forgotten is over, counted on this client's own clock, and its fence
 (docs/adr/0008). Whether it has its memory is known by its *roll*, a note that it keeps and that every vote needs.
 
 - all nodes are new: nobody has a roll, so there is nothing to forget, and all get one at once (`_open`)
+- whoever gave them their rolls was interrupted: some have one, under which nobody has voted yet. As above: all get one
 - two clients are the first at once: each sees a part of the other's rolls and looks again before it suspects anybody
 - a node forgets, is let in by another client and forgets again: our wait was for the first loss, and begins anew (`_waits`)
 - most or all lost everything while this client looks on: they wait, then begin again above the highest fence it knows
@@ -190,7 +191,7 @@ class Electorate:
             rolls = [standing.roll for standing in standings.values() if standing.roll is not None]
             self.longest = max([self.longest, *(roll.longest for roll in rolls)])
             missing = [index for index, standing in standings.items() if standing.roll is None]
-            if not rolls and await self._born(within):
+            if missing and all(roll == NEWBORN for roll in rolls) and await self._born(within):
                 break
             if rolls and (not missing or look == LOOKS - 1):
                 for index in missing:
@@ -207,7 +208,7 @@ class Electorate:
         everybody = range(len(self.nodes))
         standings, votes, answers = await self._roll_call(everybody, within, len(self.nodes))
         self._vet(standings)
-        if any(standing.roll is not None for standing in standings.values()):
+        if any(standing.roll not in (None, NEWBORN) for standing in standings.values()):
             return False
         least = len(self.nodes) - missing_at_birth(len(self.nodes))
         taken: set[int] = set()

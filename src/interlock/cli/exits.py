@@ -8,6 +8,7 @@ from contextlib import suppress
 OK = 0
 HELD = 1  # `status --exit-code`: somebody holds the lock
 NOT_SHOWN = 1  # `demo`: what it set out to show did not happen this time
+BROKEN = 1  # `sim`: a promise was broken
 USAGE = 64  # the command line is wrong
 UNAVAILABLE = 69  # the store does not answer, or a program or package that is needed is not here
 BUG = 70  # `run`: interlock itself is at fault

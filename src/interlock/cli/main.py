@@ -14,13 +14,14 @@ from .. import __version__
 from . import exits
 from .exits import complain
 from .run import arguments as run_arguments
+from .sim import arguments as sim_arguments
 
 TYPE_CHECKING = False  # as in `interlock`: importing `typing` would be a tenth of the start
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
 
-_VERBS = {"run": ".run.verb", "status": ".status", "wait": ".wait", "demo": ".demo.play"}
+_VERBS = {"run": ".run.verb", "status": ".status", "wait": ".wait", "demo": ".demo.play", "sim": ".sim.verb"}
 _CODES = """\
 exit codes:
   0 done   64 wrong command line   69 the store does not answer
@@ -215,6 +216,10 @@ def _parser() -> argparse.ArgumentParser:
 
     say = "see what a lock is for, in 10 seconds"
     verbs.add_parser("demo", help=say, description=f"{say.capitalize()}.", epilog=_DEMO, formatter_class=raw)
+
+    say = sim_arguments.SUMMARY
+    sim = verbs.add_parser("sim", help=say, description=f"{say.capitalize()}.", epilog=sim_arguments.HELP, formatter_class=raw)
+    sim_arguments.add_to(sim)
 
     say = "print the version of interlock"
     verbs.add_parser(

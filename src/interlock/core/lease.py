@@ -206,6 +206,16 @@ class Hold:
                 other.believed = min(other.believed, ttl)
         return flight
 
+    def shorten(self, sent_at: float, ttl: float) -> bool:
+        """An extend for `ttl` is about to go out. If it ends the lease earlier, that is believed from now on; whether it does.
+
+        The store may apply it at once, and its answer may be late or lost.
+        """
+        if (end := deadline(sent_at, ttl, self._rate)) >= self.deadline:
+            return False
+        self.deadline, self.span = end, ttl
+        return True
+
     def landed(self, flight: Flight) -> None:
         """It is answered, or given up."""
         self._flying.remove(flight)

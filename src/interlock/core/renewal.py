@@ -55,11 +55,12 @@ def due(hold: Hold) -> float:
 
 
 def first_look(hold: Hold, jitter: float = 0.0) -> float:
-    """When to look at a lease that was just granted or renewed; a little early, by chance, so that clients do not march in
-    step."""
+    """When to look at a lease that was just granted or renewed, or could not be; a little early, by chance, so that clients do
+    not march in step. Its alarms do not wait for the pause that follows a failure."""
     if not hold.kept:
         return hold.tell_at
-    return due(hold) - hold.span * EARLY * jitter / 2
+    alarm = hold.tell_at if hold.doubted else min(hold.doubtful_at, hold.tell_at)
+    return min(due(hold) - hold.span * EARLY * jitter / 2, alarm)
 
 
 def plan(hold: Hold, now: float, rate: float) -> tuple[Step, float]:

@@ -314,6 +314,16 @@ class Gate:
             heir.until = 0.0 if heir.again else sent_at + (refused.retry_after or 0.0) + 0.001
             return True
 
+    def back(self, waiter: Waiter, token: str) -> None:
+        """What it was given is over before it came to it: it is first once more, and asks with another token."""
+        with self.guard:
+            self.in_line.pop(waiter.token, None)
+            waiter.hold, waiter.token, waiter.in_line, waiter.until = None, token, False, 0.0
+            waiter.asking = waiter.again = False
+            if not waiter.inside and not waiter.gone:
+                waiter.inside = True
+                self._door(waiter.name, waiter.arrival).waiters.insert(0, waiter)
+
     def renew(self, waiter: Waiter, token: str) -> None:
         """Its token is spent and stands in no line: it asks with another."""
         with self.guard:

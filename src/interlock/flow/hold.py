@@ -68,14 +68,17 @@ def run_out(hold: Hold, now: float) -> None:
         hold.tell()
 
 
-async def extend(site: Site, hold: Hold, ttl: float) -> None:
+async def extend(site: Site, hold: Hold, ttl: float, moved: Callable[[], None] = lambda: None) -> None:
     """Set what is left to `ttl`. Raises LeaseLost if it is over, Unavailable if the store did not answer: then the lease is
-    still held until the earlier of the old and the new end."""
+    still held until the earlier of the old and the new end. An earlier end is believed before anything is sent; `moved` is
+    called then, since whoever watches the deadline must look again."""
     site.runtime.here()
     sent_at = site.runtime.now()
     check(hold, sent_at)
     delay = hold.policy.delay
     flight = hold.extending(ttl)
+    if hold.shorten(sent_at, ttl):
+        moved()
     try:
         # The lease's own fence goes with it: a store that lost its counter learns it anew.
         within = min(site.within(ttl), hold.deadline - sent_at)

@@ -66,6 +66,7 @@ class Roster:
             at, _, hold = heappop(queue)
             if hold.at != at:
                 continue  # it has another place
+            hold.at = inf  # and not this one any more: the same moment may be in the queue twice
             step, look_at = renewal.plan(hold, now, drift)
             if step is Step.DOUBT:
                 hold.doubted = True
@@ -89,11 +90,16 @@ class Roster:
     def _take_in(self) -> None:
         while self.incoming:
             hold = self.incoming.popleft()
-            if not hold.over:
+            if not _done(hold):
                 self.put(hold, renewal.first_look(hold))
             elif hold.dropped:
                 hold.notify("dropped")
         if len(self._queue) > 2 * self._alive + CROWD:
-            self._queue = [place for place in self._queue if place[2].at == place[0] and not place[2].over]
+            self._queue = [place for place in self._queue if place[2].at == place[0] and not _done(place[2])]
             heapify(self._queue)
             self._alive = len(self._queue)
+
+
+def _done(hold: Hold) -> bool:
+    """Nothing is to be done about it any more. One whose loss somebody has seen, and nobody was told of, is not done."""
+    return hold.released or hold.told or hold.dropped

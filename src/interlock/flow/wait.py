@@ -12,6 +12,7 @@ handled:
 - the answer to its own question says that it was served, before the announcement does → that one is ignored (`Gate.has`)
 - gave up, cancelled, interrupted                → `_give_up`: it leaves the line; what it was given meanwhile is passed on
 - an announcement for somebody who has left      → passed on at once (`Hub`)
+- what it was given is over before it came to it → it is first once more, with another token (`Gate.back`)
 - the client is closed                           → everybody gives up (`dismiss`), and the connections are closed after that
 - too many nodes of a quorum owe its token answers → it goes on with another, as old as before (`Gate.renew`)
 """
@@ -69,11 +70,13 @@ async def _wait(site: Site, me: Waiter, give_up: float) -> Hold:
     while True:
         if gate.closed or me.gone:  # gone: in the child of a fork
             raise _closed(site)
-        if me.hold is not None:
+        now = runtime.now()
+        if me.hold is not None and me.hold.lost(now):  # given while we waited for an answer or did not run, and over by now
+            gate.back(me, runtime.token(me.note))
+        elif me.hold is not None:
             if me.inside:  # whoever gave it was interrupted
                 gate.got(me, me.hold)
             return me.hold
-        now = runtime.now()
         last = now >= give_up  # the lock may be free by now, so one question follows, whoever's turn it is
         look_at = gate.turn(me, now, last)
         if look_at is None:

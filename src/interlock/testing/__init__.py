@@ -2,6 +2,8 @@
 
     Node, start_nodes, stop_nodes   real Valkey and Redis servers as child processes on free loopback ports
     FaultProxy                      a TCP proxy that delays, drops and cuts what passes, on command
+    interlock.testing.sim           a deterministic simulator: what ships, on virtual nodes and time; `interlock sim`
+    interlock.testing.history       what is wrong with the history of a run, simulated or real
     interlock.testing.plugin        pytest fixtures; opt in: `pytest_plugins = ["interlock.testing.plugin"]`
 
 Rules of the package: importing it is cheap and needs neither pytest nor a client library (names load on first use);

@@ -1,0 +1,209 @@
+"""A simulated client: the shipped flows and keeper on simulated members, and tasks that use the lock as people do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+from typing import TYPE_CHECKING
+
+from ...backends.quorum import QuorumBackend
+from ...core.lease import Hold, Policy, margin
+from ...errors import AcquireTimeout, InterlockError
+from ...flow import acquire as acquiring
+from ...flow import hold as holding
+from ...flow.keep import Keeper
+from ...flow.site import Site
+from .kernel import Future, Process
+from .member import SimMember
+from .runtime import SimRuntime
+from .wire import Link
+
+if TYPE_CHECKING:
+    from .world import World
+
+PATIENCE = 60  # questions without an answer, after the faults are over, before somebody is called stuck
+
+
+class Client:
+    """One process with a client in it."""
+
+    def __init__(self, world: World, process: Process, runtime: SimRuntime) -> None:
+        self.world, self.process, self.runtime = world, process, runtime
+        self.links = [Link(world.network, process, node) for node in world.nodes]
+        members = [SimMember(link, runtime) for link in self.links]
+        backend = members[0] if len(members) == 1 else QuorumBackend(members, runtime)
+        self.site = Site.of(backend, runtime, world.plan.request_timeout)
+        self.keeper = Keeper(self.site)
+
+    async def close(self) -> None:
+        """As `AsyncClient.close`."""
+        await self.site.hub.close()
+        await self.keeper.close()
+        await self.site.backend.close()
+        self.site.gate.close()
+
+
+class Actor:
+    """One task of a client: takes the lock, touches the counter, gives the lock back; again and again."""
+
+    def __init__(self, client: Client, number: int) -> None:
+        self.client, self.world = client, client.world
+        self.name = f"{client.process.name}.{number}"
+        self._runtime, self._random = client.runtime, client.world.kernel.random
+        self._turn = 0
+        self._believed: dict[str, float] = {}  # the deadlines of leases whose release has not begun
+
+    async def work(self) -> None:
+        """All its turns, and a last one after the faults are over."""
+        plan, random = self.world.plan, self._random
+        await self._runtime.sleep(random.random() * random.choice((0.001, 0.01)))
+        for _ in range(plan.turns):
+            await self._guarded(final=False)
+            await self._runtime.sleep(
+                random.random() * plan.ttl * random.choice((0.01, 0.1, 1.0, 4.0 if plan.forgetful else 1.0))
+            )
+        left = plan.span - self.world.kernel.now
+        if left > 0:
+            await self._runtime.sleep(left * self.client.process.rate + 0.001)
+        await self._guarded(final=True)
+
+    async def _guarded(self, final: bool) -> None:
+        """A turn in a task of its own, which may be cancelled."""
+        self._turn += 1
+        lease = f"{self.name}#{self._turn}"
+        over = Future()
+        task = self._runtime.task(self._take_turn(lease, final), lambda task: over.settle())
+        task.op = lease
+        if "cancel" in self.world.plan.faults and not final and self._random.random() < 0.6:
+            task.fuse = self._random.randint(1, 25)
+        await over
+        if isinstance(task.error, Exception):
+            self.world.record(self.name, "defect", note=f"{lease}: {task.error!r}")
+        self.world.turn_ended(self.client, lease)
+
+    async def _take_turn(self, lease: str, final: bool) -> None:
+        plan, random, site = self.world.plan, self._random, self.client.site
+        name = "stock"
+        renew = random.random() < 0.6
+        policy = Policy(
+            renew,
+            max_hold=plan.ttl * 1.5 if renew and random.random() < 0.1 else inf,
+            delay=plan.ttl * 0.2 if random.random() < 0.1 else 0.0,
+        )
+        watched = renew or random.random() < 0.5
+        timeout = random.choice((0.0, plan.ttl * 0.3, plan.ttl * 1.5, None))
+        once, fair = random.random() < 0.15, random.random() < 0.2
+        for attempt in range(PATIENCE if final else 1):
+            self.world.record(self.name, "ask", name=name, lease=lease)
+            try:
+                if final:
+                    hold: Hold | None = await acquiring.acquire(site, name, plan.ttl, 30 * plan.ttl + 30, policy, fair=fair)
+                elif once:
+                    hold = await acquiring.try_acquire(site, name, plan.ttl, policy)
+                else:
+                    hold = await acquiring.acquire(site, name, plan.ttl, timeout, policy, fair=fair)
+            except InterlockError as error:
+                stuck = final and (attempt == PATIENCE - 1 or isinstance(error, AcquireTimeout))
+                why = f"{type(error).__name__} {getattr(error, 'cause', '')}".rstrip()
+                self.world.record(self.name, "not", name=name, lease=lease, note=why, value=int(stuck))
+                if stuck or not final:
+                    return
+                await self._runtime.sleep(plan.ttl / 4)
+                continue
+            except BaseException:
+                self.world.record(self.name, "not", name=name, lease=lease, note="cancelled")
+                raise
+            if hold is None:
+                self.world.record(self.name, "not", name=name, lease=lease, note="held by somebody else")
+            else:
+                await self._use(lease, hold, watched)
+            return
+
+    async def _use(self, lease: str, hold: Hold, watched: bool) -> None:
+        site, record = self.client.site, self.world.record
+        watch = self._watcher(lease, hold)
+        self.world.owner[hold.token] = lease
+        record(
+            self.name,
+            "got",
+            name=hold.name,
+            lease=lease,
+            fence=hold.fence,
+            until=self.client.process.host(hold.deadline),
+            margin=margin(hold.span) / self.client.process.rate,
+            note="watched" if watched else "",
+        )
+        self._believed[lease] = hold.deadline
+        hold.watch(watch)
+        if watched:
+            self.client.keeper.keep(hold)
+        error: BaseException | None = None
+        try:
+            with suppress(InterlockError):
+                await self._work(lease, hold)
+        except BaseException as cancelled:
+            error = cancelled
+            raise
+        finally:
+            record(self.name, "leave", name=hold.name, lease=lease)
+            del self._believed[lease]
+            try:
+                with suppress(InterlockError):
+                    await holding.leave(site, hold, error)
+            finally:
+                if not hold.released and not hold.gone:
+                    hold.dropped = True  # as when nobody has the lease any more
+                note = "released" if hold.released else hold.gone or "unknown"
+                record(self.name, "left", name=hold.name, lease=lease, note=note)
+
+    def _watcher(self, lease: str, hold: Hold) -> Callable[[str], None]:
+        def watch(what: str) -> None:
+            if what == "landed":
+                self._moved(lease, hold)
+            elif what == "lost":
+                rate, until = self.client.process.rate, self.client.process.host(hold.deadline)
+                early = margin(hold.span) / rate
+                self.world.record(self.name, "told", name=hold.name, lease=lease, until=until, margin=early, note=hold.gone)
+
+        return watch
+
+    def _moved(self, lease: str, hold: Hold) -> None:
+        """Write down what is believed now, if that has changed."""
+        known = self._believed.get(lease)
+        if known is not None and hold.deadline != known and (not hold.gone or hold.deadline > known):
+            self._believed[lease] = hold.deadline
+            until = self.client.process.host(hold.deadline)
+            self.world.record(self.name, "kept", name=hold.name, lease=lease, fence=hold.fence, until=until)
+
+    async def _work(self, lease: str, hold: Hold) -> None:
+        """Read, work, write. Some stop when they are told to, some do not."""
+        site, random, plan, runtime = self.client.site, self._random, self.world.plan, self._runtime
+        counter = self.world.counter
+        polite = random.random() < 0.7
+        value = await counter.enter(runtime, hold.name, lease, hold.fence)
+        if value is None:
+            return
+        long = random.random() < 0.25 and self.world.kernel.now < plan.span
+        period = plan.ttl * (random.uniform(0.3, 1.8) if long else random.uniform(0.0, 0.1))
+        if polite:
+            await holding.wait_lost(site, hold, period)
+        else:
+            await runtime.sleep(period)
+        if random.random() < 0.2:
+            await self._extend(hold, plan.ttl * random.uniform(0.5, 1.5), lease)
+        if not polite or not hold.lost(runtime.now()):
+            await counter.write(runtime, hold.name, lease, hold.fence, value + 1)
+
+    async def _extend(self, hold: Hold, ttl: float, lease: str) -> None:
+        """As `AsyncLease.extend`."""
+
+        def moved() -> None:
+            if hold.teller is not None and not hold.over:
+                self.client.keeper.keep(hold)
+            self._moved(lease, hold)
+
+        try:
+            await holding.extend(self.client.site, hold, ttl, moved)
+        finally:
+            moved()

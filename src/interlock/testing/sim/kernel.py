@@ -1,0 +1,223 @@
+"""Virtual time: a queue of events, and tasks that are stepped one at a time. No event loop, no thread, no clock.
+
+Everything that happens is an event in one queue, ordered by time and then by the order in which it was put there; all chance
+comes from one generator. So a seed decides everything, and a run can be repeated exactly.
+
+A task behaves as one of asyncio does: it is cancelled where it waits, also in the instant in which what it waits for has
+arrived and it has not run yet. A process that is paused does not run; what arrives meanwhile waits in its buffers, and on
+resuming it finds those before its timers, as a real loop does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+MOST_EVENTS = 300_000  # in one history; more means that something goes round in circles
+
+
+class Cancelled(BaseException):
+    """Thrown into a task where it waits."""
+
+
+class Endless(Exception):
+    """The history does not come to an end."""
+
+
+class Future:
+    """Something that one task waits for."""
+
+    __slots__ = ("done", "task", "value")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.value: Any = None
+        self.task: Task | None = None
+
+    def settle(self, value: Any = None) -> None:
+        """It is here. The first value counts."""
+        if not self.done:
+            self.done = True
+            self.value = value
+            if self.task is not None:
+                self.task.wake()
+
+    def __await__(self) -> Generator[Future, None, Any]:
+        if not self.done:
+            yield self
+        return self.value
+
+
+class Process:
+    """A client's process: a clock of its own, and whether it gets to run."""
+
+    def __init__(self, name: str, rate: float = 1.0, offset: float = 0.0) -> None:
+        self.name = name
+        self.rate, self.offset = rate, offset
+        self.wall_offset = 0.0  # what the wall clock has jumped by
+        self.paused = False
+        self.backlog: list[tuple[bool, Callable[..., object], tuple[Any, ...]]] = []
+
+    def host(self, moment: float) -> float:
+        """A moment of this process's clock, on the clock that all histories are written in."""
+        return (moment - self.offset) / self.rate
+
+
+class Task:
+    """A coroutine on its way."""
+
+    __slots__ = (
+        "_kernel",
+        "_must_cancel",
+        "_scheduled",
+        "_waiting",
+        "_work",
+        "done",
+        "error",
+        "fuse",
+        "op",
+        "process",
+        "result",
+        "then",
+    )
+
+    def __init__(self, kernel: Kernel, process: Process, work: Coroutine[Any, Any, Any], then: Callable[[Task], None]) -> None:
+        self._kernel = kernel
+        self._work = work
+        self._waiting: Future | None = None
+        self._must_cancel = self._scheduled = False
+        self.process = process
+        self.then = then  # called once it has ended
+        self.done = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.fuse = 0  # cancelled at this wait, counted from now; 0: never
+        self.op: str = kernel.current.op if kernel.current is not None else ""  # on whose behalf
+        kernel.alive[id(self)] = self
+        self.wake()
+
+    def wake(self) -> None:
+        """Have it run on."""
+        if not self._scheduled and not self.done:
+            self._scheduled, self._waiting = True, None
+            self._kernel.soon(self.process, self._step)
+
+    def cancel(self) -> None:
+        """Throw Cancelled into it where it waits; if it does not wait any more, in place of what has arrived."""
+        if self.done:
+            return
+        self._must_cancel = True
+        if self._waiting is not None:
+            self._waiting.task = None
+            self.wake()
+
+    def bury(self) -> None:
+        """The world ends here: what it waits for will not come."""
+        self.then = lambda task: None
+        self._must_cancel = True
+        self._step()
+
+    def _step(self) -> None:
+        self._scheduled = False
+        before, self._kernel.current = self._kernel.current, self
+        try:
+            if self._must_cancel:
+                self._must_cancel = False
+                ask: Future = self._work.throw(Cancelled())
+            else:
+                ask = self._work.send(None)
+        except StopIteration as stop:
+            self._end(stop.value, None)
+        except (Exception, Cancelled) as error:  # noqa: BLE001 - whoever waits for the task is told
+            self._end(None, error)
+        else:
+            self._waiting = ask
+            ask.task = self
+            if self.fuse:
+                self.fuse -= 1
+                if not self.fuse:
+                    self._kernel.burn(self)
+            if self._must_cancel:
+                self.cancel()
+        finally:
+            self._kernel.current = before
+
+    def _end(self, result: Any, error: BaseException | None) -> None:
+        self.done, self.result, self.error = True, result, error
+        del self._kernel.alive[id(self)]
+        self.then(self)
+
+
+class Kernel:
+    """The time, the queue and the chance of one history."""
+
+    def __init__(self, seed: str) -> None:
+        self.random = Random(seed)
+        self.now = 0.0
+        self.current: Task | None = None
+        self.alive: dict[int, Task] = {}  # tasks that have not ended
+        self.note: Callable[[str, str], None] | None = None  # (who, what): written into the timeline, if somebody wants one
+        self._queue: list[tuple[float, int, Process | None, Callable[..., object], tuple[Any, ...]]] = []
+        self._ready: deque[tuple[Process | None, Callable[..., object], tuple[Any, ...]]] = deque()  # due now
+        self._number = 0
+
+    def at(self, moment: float, process: Process | None, call: Callable[..., object], *args: Any) -> None:
+        """Call it then; if that process is paused, when it runs again."""
+        self._number += 1
+        heappush(self._queue, (moment if moment > self.now else self.now, self._number, process, call, args))
+
+    def soon(self, process: Process | None, call: Callable[..., object], *args: Any) -> None:
+        """Call it after all that is due already."""
+        self._ready.append((process, call, args))
+
+    def arrive(self, process: Process, call: Callable[..., object], *args: Any) -> None:
+        """Something has come in for a process: now, or it waits in a buffer."""
+        if process.paused:
+            process.backlog.append((True, call, args))
+        else:
+            call(*args)
+
+    def burn(self, task: Task) -> None:
+        """Its fuse is through: cancel it, at once or a moment later."""
+        late = self.random.choice((0.0, 0.0, 0.0005, 0.002))
+        if self.random.random() < 0.3:
+            task.fuse = self.random.randint(1, 6)  # and once more, in its clean-up perhaps
+        self.at(self.now + late, task.process, task.cancel)
+
+    def pause(self, process: Process) -> None:
+        """Stop a whole process."""
+        process.paused = True
+
+    def resume(self, process: Process) -> None:
+        """Let it run again: first it sees what came in, then which of its timers are due."""
+        process.paused = False
+        backlog, process.backlog = process.backlog, []
+        for _, call, args in sorted(backlog, key=lambda entry: not entry[0]):
+            self.soon(process, call, *args)
+
+    def end(self) -> None:
+        """End the tasks that are left. The history is over: nothing of this is part of it."""
+        for _ in range(1000):  # clean-ups may begin new ones; those that others wait for come last, so they are first
+            for task in reversed(list(self.alive.values())):
+                if not task.done:
+                    task.bury()
+
+    def run(self, until: float) -> None:
+        """Let time pass until there is nothing more to do. Raises Endless."""
+        queue, ready = self._queue, self._ready
+        for _ in range(MOST_EVENTS):
+            if ready:
+                process, call, args = ready.popleft()
+            elif queue and queue[0][0] <= until:
+                self.now, _, process, call, args = heappop(queue)
+            else:
+                self.now = max(self.now, until)
+                return
+            if process is not None and process.paused:
+                process.backlog.append((False, call, args))
+            else:
+                call(*args)
+        raise Endless(f"more than {MOST_EVENTS} events, and no end")

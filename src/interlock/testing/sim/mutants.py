@@ -1,0 +1,266 @@
+"""Planted bugs, to show that the simulator and the checker would notice. They are nowhere else: what ships is patched.
+
+Each is a mistake that lock libraries have made, with the faults under which it shows itself soon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
+from typing import Any, NamedTuple
+
+from ...backends import electorate
+from ...backends.memory import MemoryBackend
+from ...backends.quorum import QuorumBackend
+from ...core import lease, quorum, renewal
+from ...core.claim import Gone, Granted, Renewal
+from ...core.lease import Hold
+from ...core.quorum import Quarantine, Roll
+from ...core.renewal import Step
+from ...errors import Unavailable
+from ...flow import ask, hub
+from ...flow.gate import Gate
+from ...flow.site import Site, Undone
+from .kernel import Process
+from .node import Node
+from .path import Path
+from .plan import Plan
+from .resource import Resource
+from .runtime import SimRuntime
+from .wire import Wire
+from .world import Outcome, simulate
+
+Patch = tuple[object, str, Any]
+
+
+class Mutant(NamedTuple):
+    """A planted bug: what it does wrong, the patches, and where to look for it."""
+
+    what: str
+    patches: Callable[[], list[Patch]]
+    faults: tuple[str, ...]
+    nodes: int = 3
+
+
+def _plain_del() -> list[Patch]:
+    class Careless(MemoryBackend):
+        async def release(self, name: str, token: str, within: float) -> bool:
+            held = self._memory.holder(name)
+            return await super().release(name, held.token if held is not None else token, within)
+
+    return [(Node, "backend_type", Careless)]
+
+
+def _half_quorum() -> list[Patch]:
+    def half(nodes: int, limit: int | None = 1) -> int:
+        return max(nodes // 2, 1)
+
+    return [(quorum, "votes_needed", half), (electorate, "votes_needed", half)]
+
+
+def _validity_from_reply() -> list[Patch]:
+    believe = ask.believe
+
+    def late(site: Site, claim: Any, granted: Any, sent_at: float, policy: Any) -> Any:
+        return believe(site, claim, granted, site.runtime.now(), policy)
+
+    return [(ask, "believe", late)]
+
+
+def _no_drift() -> list[Patch]:
+    return [(lease, "drift", lambda ttl, rate=0.0: 0.0)]
+
+
+def _wall_clock() -> list[Patch]:
+    def now(self: SimRuntime) -> float:
+        return self.process.offset + self.process.rate * self.kernel.now + self.process.wall_offset
+
+    def host(self: Process, moment: float) -> float:
+        return (moment - self.offset - self.wall_offset) / self.rate
+
+    return [(SimRuntime, "now", now), (Process, "host", host)]
+
+
+def _no_write_back() -> list[Patch]:
+    async def agree(self: QuorumBackend, claim: Any, tally: Any, each: float) -> Granted:
+        return Granted(tally.fence(), claim.ttl)
+
+    return [(QuorumBackend, "_agree", agree)]
+
+
+def _write_back_unchecked() -> list[Patch]:
+    class Trusting(MemoryBackend):
+        def _extend(self, lease: Renewal) -> Granted | Gone:
+            answer = super()._extend(lease)
+            if isinstance(answer, Gone) and lease.fence:
+                self._memory.last_fence = max(self._memory.last_fence, lease.fence)
+                return Granted(lease.fence, lease.ttl)
+            return answer
+
+    return [(Node, "backend_type", Trusting)]
+
+
+def _retry() -> list[Patch]:
+    exchange = Path.exchange
+
+    async def again(
+        self: Path, wire: Wire, verb: str, args: tuple[Any, ...], tokens: Sequence[str], until: float, undo: Any
+    ) -> Any:
+        try:
+            return await exchange(self, wire, verb, args, tokens, until, undo)
+        except Unavailable:
+            if verb in ("claim", "vote"):  # as a client library does below our feet: a connection of its own, and no undo
+                Wire(self.link).send(self.request(verb, args))
+            raise
+
+    return [(Path, "exchange", again)]
+
+
+def _new_socket() -> list[Patch]:
+    def forget(self: Path, token: str) -> None:
+        """Which connection it went down."""
+
+    return [(Path, "_owed_on", forget)]
+
+
+def _renew_after_deadline() -> list[Patch]:
+    plan = renewal.plan
+
+    def late(hold: Hold, now: float, rate: float) -> tuple[Step, float]:
+        if hold.kept and not hold.released and not hold.leaving and not hold.dropped and now >= hold.tell_at:
+            return (Step.WAIT, now + hold.span / 20) if hold.in_flight else (Step.RENEW, now)
+        return plan(hold, now, rate)
+
+    def lost(self: Hold, now: float) -> bool:
+        return not self.released and (bool(self.gone) or now >= self.deadline)
+
+    return [(renewal, "plan", late), (Hold, "lost", lost)]
+
+
+def _write_only_fence() -> list[Patch]:
+    return [(Resource, "seals_at_entry", False)]
+
+
+def _ungated_restart() -> list[Patch]:
+    forget = Node.forget
+
+    def forget_the_gate(self: Node) -> None:
+        forget(self)
+        self.memory.roll = Roll(0.0, 0, 0)
+
+    return [(Node, "forget", forget_the_gate)]
+
+
+def _hasty_readmission() -> list[Patch]:
+    def suspect(self: electorate.Electorate, index: int) -> None:
+        node, now = self.nodes[index], self._runtime.now()
+        node.quarantine = node.quarantine or Quarantine(now - 1e6, now)
+
+    return [(electorate.Electorate, "suspect", suspect)]
+
+
+def _no_undo() -> list[Patch]:
+    async def undo(self: Site, name: str, token: str, ttl: float, error: BaseException, **more: Any) -> Undone:
+        return Undone.NEVER_ASKED
+
+    return [(Site, "undo", undo)]
+
+
+def _old_announcement() -> list[Patch]:
+    def believed(self: hub.Hub, waiter: Any, announced: Any) -> Hold:
+        now = self._runtime.now()
+        ttl = announced.ttl - waiter.policy.delay
+        until = lease.deadline(now, ttl, self._drift)
+        hold = Hold(announced.name, announced.token, ttl, announced.fence, until, self._drift, now, waiter.policy)
+        hold.wanted = waiter.ttl
+        return hold
+
+    return [(hub.Hub, "_believed", believed)]
+
+
+def _late_telling() -> list[Patch]:
+    return [(lease, "margin", lambda ttl: -0.05 * ttl)]
+
+
+# Mistakes that interlock itself has made, and this simulator has found.
+
+
+def _announcement_passed_on() -> list[Patch]:
+    return [(Gate, "has", lambda self, name, token: False)]
+
+
+def _shortened_late() -> list[Patch]:
+    return [(Hold, "shorten", lambda self, sent_at, ttl: False)]
+
+
+def _alarm_behind_retry() -> list[Patch]:
+    def first_look(hold: Hold, jitter: float = 0.0) -> float:
+        return renewal.due(hold) - hold.span * renewal.EARLY * jitter / 2 if hold.kept else hold.tell_at
+
+    return [(renewal, "first_look", first_look)]
+
+
+def _sleeps_for_ever() -> list[Patch]:
+    asks = Gate.asks
+
+    def unwatched(self: Gate, waiter: Any, now: float) -> tuple[bool, float]:
+        mine, look_at = asks(self, waiter, now)
+        return mine, look_at if mine or self._doors[waiter.name].waiters[0] is waiter else inf
+
+    return [(Gate, "asks", unwatched)]
+
+
+MUTANTS: dict[str, Mutant] = {
+    "plain-del": Mutant("release deletes whatever is there", _plain_del, ("pause", "delay")),
+    "half-quorum": Mutant("half of the nodes are a quorum", _half_quorum, ("partition",)),
+    "validity-from-reply": Mutant("validity is counted from the reply", _validity_from_reply, ("delay", "pause")),
+    "no-drift": Mutant("no allowance for clocks that run at different rates", _no_drift, ("drift",)),
+    "wall-clock": Mutant("deadlines on the wall clock", _wall_clock, ("wall",)),
+    "no-write-back": Mutant("the highest fence is not written back", _no_write_back, ("loss", "delay")),
+    "write-back-unchecked": Mutant(
+        "it is written back where the lock is not ours", _write_back_unchecked, ("jump", "partition")
+    ),
+    "retry": Mutant("a claim without an answer is sent again", _retry, ("delay",)),
+    "new-socket": Mutant("the undo takes a new connection", _new_socket, ("delay",)),
+    "renew-after-deadline": Mutant("renewal goes on after the deadline", _renew_after_deadline, ("pause", "freeze")),
+    "write-only-fence": Mutant("the resource checks the fence on writes only", _write_only_fence, ("pause", "jump")),
+    "ungated-restart": Mutant("a node without its memory votes at once", _ungated_restart, ("amnesia",)),
+    "hasty-readmission": Mutant("it is re-seeded, and does not wait", _hasty_readmission, ("amnesia",)),
+    "no-undo": Mutant("a claim without an answer is forgotten", _no_undo, ("cancel",)),
+    "old-announcement": Mutant("an announcement is counted from when it is read", _old_announcement, ("pause",), 1),
+    "late-telling": Mutant("the holder is told after the deadline", _late_telling, ("freeze",)),
+    "announcement-passed-on": Mutant(
+        "an announcement that comes second releases the lease", _announcement_passed_on, ("reorder", "duplicate"), 1
+    ),
+    "shortened-late": Mutant("an extend that shortens is believed when it is answered", _shortened_late, ("loss", "delay")),
+    "alarm-behind-retry": Mutant(
+        "an alarm waits for the pause after a failure", _alarm_behind_retry, ("partition", "pause"), 1
+    ),
+    "sleeps-for-ever": Mutant("who waits second is not woken when a lease is dropped", _sleeps_for_ever, ("loss",), 1),
+}
+
+
+@contextmanager
+def planted(name: str | None) -> Iterator[None]:
+    """Run with this bug; None: without any."""
+    patches = MUTANTS[name].patches() if name else []
+    before = [(where, what, getattr(where, what)) for where, what, _ in patches]
+    try:
+        for where, what, new in patches:
+            setattr(where, what, new)
+        yield
+    finally:
+        for where, what, old in before:
+            setattr(where, what, old)
+
+
+def hunt(name: str, seeds: int) -> Outcome | None:
+    """The first history of this mutant that breaks a promise; None if it survives so many seeds."""
+    mutant = MUTANTS[name]
+    for seed in range(seeds):
+        with planted(name):
+            outcome = simulate(Plan.of(seed, mutant.faults, mutant.nodes))
+        if outcome.failures:
+            return outcome
+    return None

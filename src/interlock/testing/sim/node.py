@@ -1,0 +1,151 @@
+"""A simulated node: the memory store, which is the specification, under a clock of its own.
+
+It dies with or without its memory, freezes, and its clock jumps. What it does with a request is what `MemoryBackend` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from ...backends.memory import Inbox, Memory, MemoryBackend
+from ...core.claim import Announced, Claim, Granted, Handed
+from ...core.fence import EPOCH_MS
+from ...core.quorum import Roll
+from ...runtime.base import Runtime
+from .kernel import Kernel
+
+if TYPE_CHECKING:
+    from .wire import Wire
+
+
+class Request(NamedTuple):
+    """What is on a wire: a verb, its arguments, and the mark that the reply echoes."""
+
+    mark: int
+    verb: str
+    args: tuple[Any, ...] = ()
+
+
+class Channel(Inbox):
+    """An inbox whose announcements go down a wire."""
+
+    def __init__(self) -> None:  # not the pipe of its parent
+        self.wires: list[Wire] = []
+
+    def put(self, announced: Announced) -> None:
+        """See `Inbox.put`. Everybody who listens hears it."""
+        for wire in self.wires:
+            wire.push(announced)
+
+    def listened_to(self) -> bool:
+        """Whether anybody does, as far as the node knows."""
+        self.wires = [wire for wire in self.wires if not wire.gone]
+        return bool(self.wires)
+
+
+class Node:
+    """One node."""
+
+    backend_type: Callable[..., MemoryBackend] = MemoryBackend
+
+    def __init__(self, kernel: Kernel, address: str, rate: float, hybrid: bool, newborn: bool) -> None:
+        self.kernel = kernel
+        self.address = address
+        self.rate, self.offset = rate, 0.0
+        self.down = self.frozen = False
+        self.era = 0  # another one after each restart: connections do not outlive it
+        self.queue: list[tuple[Wire, Request]] = []  # what waits while it is frozen
+        self.freed: set[str] = set()  # tokens that were released here
+        self.revived: dict[str, tuple[str, Wire]] = {}  # tokens that got a name after that, and have not been released since
+        self.did: Callable[[Node, str], None] | None = (
+            None  # told of what it has just done: a fault may be aimed at that moment
+        )
+        self._hybrid = hybrid
+        self.forget()
+        if not newborn:
+            self.memory.roll = Roll(0.0, 0, 0)
+
+    def now(self) -> float:
+        """Its clock: expiry follows it."""
+        return 1_000_000.0 + self.kernel.now * self.rate + self.offset
+
+    def wall_ms(self) -> int:
+        """The clock part of its fences; switched off in half of the histories, so that the counters stand alone."""
+        return EPOCH_MS + int(self.now() * 1000) if self._hybrid else 0
+
+    def forget(self) -> None:
+        """Everything is gone."""
+        self._forgot = self.down
+        self.memory = Memory(self.now, self.wall_ms)
+        self.backend = self.backend_type(self.address, self.memory, cast(Runtime, None))
+
+    def crash(self, forget: bool) -> None:
+        """It dies, and its connections with it."""
+        self.down, self.frozen = True, False
+        self.era += 1
+        self.queue.clear()
+        self.memory.inboxes.clear()
+        self._forgot = forget or self._forgot
+        if forget:
+            self.forget()
+
+    def restart(self) -> None:
+        """It is back. A new store begins where the clock stands now."""
+        self.down = False
+        if self._forgot:
+            self.forget()
+
+    def thaw(self) -> None:
+        """It goes on. Each connection is served in its order; which comes first is chance."""
+        self.frozen = False
+        queue, self.queue = self.queue, []
+        wires = list(dict.fromkeys(wire for wire, _ in queue))
+        self.kernel.random.shuffle(wires)
+        for wire in wires:
+            for other, request in queue:
+                if other is wire:
+                    wire.serve(request)
+
+    def answer(self, wire: Wire, request: Request) -> Any:
+        """Do what is asked."""
+        verb, args = request.verb, request.args
+        if verb == "hello":
+            return True
+        if verb == "listen":
+            cast(Channel, self.memory.inboxes.setdefault(args[0], Channel())).wires.append(wire)
+            return True
+        if inboxes := self.memory.inboxes:
+            for name in [name for name, inbox in inboxes.items() if not cast(Channel, inbox).listened_to()]:
+                del inboxes[name]
+        result = finished(getattr(self.backend, verb)(*args, 0.0) if verb != "extend" else self._extend(*args))
+        if verb in ("release", "hand_over"):
+            self.freed.add(args[1])
+            self.revived.pop(args[1], None)
+        if verb == "hand_over":
+            self._granted(args[2], cast(Handed, result).heir, wire)
+        elif verb in ("claim", "vote"):
+            self._granted(args[0], result, wire)
+        if self.did is not None and (result is True or isinstance(result, Granted)):
+            self.did(self, verb)
+        return result
+
+    def _extend(self, name: str, token: str, ttl: float, fence: int) -> Coroutine[Any, Any, Any]:
+        return self.backend.extend(name, token, ttl, 0.0, fence)
+
+    def _granted(self, claim: Claim, answer: object, wire: Wire) -> None:
+        if isinstance(answer, Granted) and claim.token in self.freed:
+            self.revived[claim.token] = claim.name, wire  # harmless if its own undo is right behind it
+
+    def holds(self) -> dict[str, str]:
+        """Which token has which name now."""
+        return {name: held.token for name, held in self.memory.held.items() if held.until > self.now()}
+
+
+def finished(work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("a verb of the memory store waits for nothing")

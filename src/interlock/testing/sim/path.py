@@ -1,0 +1,183 @@
+"""How requests get from a process to a simulated node and back: the rules of the Redis transport, without bytes.
+
+As in `backends.redis.aio`: a request is unanswered until its caller has the answer in hand; what follows it goes down the same
+connection, or a new one if that is dead; a connection on which a reply is overdue is retired, and closed once nobody needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...errors import Unavailable
+from .kernel import Future
+from .node import Request
+from .runtime import SimRuntime
+from .wire import BROKEN, LATE, Ear, Link, Wire
+
+OVERDUE = 5.0
+
+Undo = Callable[[], list[Request]] | None
+
+
+class Path:
+    """See `backends.redis.transport.Transport`."""
+
+    def __init__(self, link: Link, runtime: SimRuntime) -> None:
+        self.link, self._runtime = link, runtime
+        self._wire: Wire | None = None
+        self._owing: dict[str, tuple[Wire, Undo, float]] = {}
+        self._connecting = False
+        self._queue: list[Future] = []
+        self._mark = 0
+        self._ears: list[Ear] = []
+
+    async def call(self, verb: str, args: tuple[Any, ...], tokens: Sequence[str], within: float, undo: Undo = None) -> Any:
+        """See `Transport.call`."""
+        until = self._runtime.now() + within
+        wire = next(filter(None, map(self._owed_on, tokens)), None) if self._owing else None
+        reply = await self.exchange(wire or await self.take(until), verb, args, tokens, until, undo)
+        for token in tokens:
+            self.drop(token)
+        return reply
+
+    async def follow(self, verb: str, args: tuple[Any, ...], token: str, within: float) -> Any:
+        """See `Transport.follow`. None: nothing is unanswered."""
+        until = self._runtime.now() + within
+        if token not in self._owing:
+            return None
+        try:
+            wire = self._owed_on(token)
+            if wire is not None:
+                try:
+                    return await self.exchange(wire, verb, args, (token,), until, None)
+                except Unavailable as error:
+                    if error.cause != "closed":
+                        raise
+            return await self.exchange(await self.take(until), verb, args, (token,), until, None)
+        finally:
+            self.drop(token)
+
+    def drop(self, token: str) -> None:
+        """See `Transport.drop`."""
+        if (owing := self._owing.pop(token, None)) is not None:
+            self._sweep(owing[0])
+
+    def lag(self) -> float:
+        """See `Transport.lag`."""
+        return self._wire.lag() if self._wire is not None else 0.0
+
+    async def listen(self, inbox: str, within: float) -> Ear:
+        """See `Transport.listen`."""
+        until = self._runtime.now() + within
+        ear = Ear(self.link, self._runtime)
+        try:
+            await self._first(ear, Request(0, "listen", (inbox,)), until)
+        except BaseException:
+            ear.close()
+            raise
+        self._ears.append(ear)
+        return ear
+
+    async def close(self) -> None:
+        """See `Transport.close`."""
+        for wire in {id(wire): wire for wire in (self._wire, *self._ears, *(w for w, *_ in self._owing.values()))}.values():
+            if wire is not None:
+                wire.close()
+        self._wire = None
+        self._owing.clear()
+
+    def request(self, verb: str, args: tuple[Any, ...]) -> Request:
+        """With a mark of its own."""
+        self._mark += 1
+        return Request(self._mark, verb, args)
+
+    async def take(self, until: float) -> Wire:
+        """The shared connection, opened if need be. Raises Unavailable: then nothing was sent."""
+        if self._owing:
+            self._prune(self._runtime.now())
+        if self._wire is not None and self._wire.lag() > OVERDUE:
+            self._give_up(self._wire)
+        while self._connecting:  # somebody else is at it
+            turn = Future()
+            self._queue.append(turn)
+            self._runtime.alarm(until, turn, LATE)
+            if await turn == LATE:
+                raise self._unavailable("timeout")
+        if self._wire is None or self._wire.dead:
+            self._connecting, wire = True, Wire(self.link)
+            try:
+                await self._first(wire, Request(0, "hello"), until)
+            except BaseException:
+                wire.close()
+                raise
+            finally:
+                self._connecting = False
+                queue, self._queue = self._queue, []
+                for turn in queue:
+                    turn.settle()
+            self._wire = wire
+        return self._wire
+
+    async def _first(self, wire: Wire, request: Request, until: float) -> None:
+        future = wire.send(request)
+        self._runtime.alarm(until, future, LATE)
+        answer = await future
+        if answer in (LATE, BROKEN):
+            raise self._unavailable("timeout" if answer == LATE else "refused")
+
+    async def exchange(
+        self, wire: Wire, verb: str, args: tuple[Any, ...], tokens: Sequence[str], until: float, undo: Undo
+    ) -> Any:
+        """A request and its reply."""
+        wire.users += 1
+        future = wire.send(self.request(verb, args))
+        self._runtime.alarm(until, future, LATE)
+        try:
+            reply = await future
+            if reply is BROKEN:
+                raise self._unavailable("closed")
+            if reply is LATE:
+                if wire is self._wire:
+                    self._wire = None  # retired
+                raise self._unavailable("timeout")
+        except BaseException:
+            for token in tokens:
+                before = self._owing.pop(token, None)
+                self._owing[token] = wire, undo, self._runtime.now()
+                if before is not None and before[0] is not wire:
+                    self._sweep(before[0])
+            raise
+        finally:
+            wire.users -= 1
+            self._sweep(wire)
+        return reply
+
+    def _unavailable(self, cause: str) -> Unavailable:
+        where = self.link.node.address
+        return Unavailable(f"{where}: {cause}", backend=where, cause=cause)
+
+    def _owed_on(self, token: str) -> Wire | None:
+        owing = self._owing.get(token)
+        return owing[0] if owing is not None and not owing[0].dead else None
+
+    def _prune(self, now: float) -> None:
+        while self._owing:
+            token, (wire, _, since) = next(iter(self._owing.items()))
+            if now - since < OVERDUE:
+                return
+            if wire.lag() > OVERDUE:
+                self._give_up(wire)
+            self.drop(token)
+
+    def _sweep(self, wire: Wire) -> None:
+        if wire is self._wire or wire.dead or wire.users:
+            return
+        if all(other is not wire for other, *_ in self._owing.values()):
+            wire.close()
+
+    def _give_up(self, wire: Wire) -> None:
+        if wire is self._wire:
+            self._wire = None
+        last = [request for other, undo, _ in self._owing.values() if other is wire and undo is not None for request in undo()]
+        wire.close(last)

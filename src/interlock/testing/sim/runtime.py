@@ -1,0 +1,238 @@
+"""The simulated world of one process: what flows get in place of asyncio. See `runtime.base.Runtime` for each method.
+
+It behaves as the asyncio colour does: a race is a task for each, what is left to finish goes on beside the caller, a shield
+takes a cancellation and raises it afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from ...core import token as tokens
+from ...core.fence import EPOCH_MS
+from ...runtime.base import Ended
+from .kernel import Cancelled, Future, Kernel, Process, Task
+
+T = TypeVar("T")
+
+TIRELESS = 3
+
+
+class SimRuntime:
+    """See `runtime.base.Runtime`."""
+
+    colour = "asyncio"
+
+    def __init__(self, kernel: Kernel, process: Process, fallen: Callable[[str, BaseException], None]) -> None:
+        self.kernel = kernel
+        self.process = process
+        self.minted: Callable[[str], None] = lambda token: None  # told of every token
+        self._fallen = fallen  # told of what nobody else would hear of: a task that ended with an error
+        self._finishing: set[int] = set()
+        self._settled: list[Future] = []
+
+    def now(self) -> float:
+        """See `Runtime.now`."""
+        return self.process.offset + self.process.rate * self.kernel.now
+
+    def wall_ms(self) -> int:
+        """See `Runtime.wall_ms`. It starts some days after the epoch, and may jump."""
+        return EPOCH_MS + int((1_000_000.0 + self.kernel.now + self.process.wall_offset) * 1000)
+
+    def jitter(self) -> float:
+        """See `Runtime.jitter`."""
+        return self.kernel.random.random()
+
+    def token(self, note: str = "") -> str:
+        """See `Runtime.token`."""
+        # Not from `runtime.base`, where the real ones come from: this one is no secret, and the seed decides it.
+        digits = f"{self.kernel.random.getrandbits(128):032x}"
+        token = f"{digits}{tokens.SEPARATOR}{self.process.name}{f' ({note})' if note else ''}"
+        self.minted(token)
+        return token
+
+    def owner(self) -> str:
+        """See `Runtime.owner`."""
+        return self.process.name
+
+    def here(self) -> None:
+        """See `Runtime.here`."""
+
+    async def readable(self, fd: int, until: float) -> bool:
+        """See `Runtime.readable`. There are no descriptors here."""
+        raise NotImplementedError("a simulated process has no descriptors")
+
+    def alarm(self, moment: float, future: Future, value: Any = None) -> None:
+        """Settle it at that moment of this process's clock."""
+        # A nanosecond late: a clock that is read then must not be a rounding error short of the moment.
+        self.kernel.at(self.process.host(moment) + 1e-9, self.process, future.settle, value)
+
+    async def sleep(self, seconds: float) -> None:
+        """See `Runtime.sleep`."""
+        future = Future()
+        self.alarm(self.now() + max(seconds, 0.0), future)
+        await future
+
+    def task(self, work: Coroutine[Any, Any, Any], then: Callable[[Task], None] = lambda task: None) -> Task:
+        """Run it in a task of this process."""
+        return Task(self.kernel, self.process, work, then)
+
+    def bell(self) -> SimBell:
+        """See `Runtime.bell`."""
+        return SimBell(self)
+
+    def latch(self) -> SimBell:
+        """See `Runtime.latch`."""
+        return SimBell(self)
+
+    def call(self, function: Callable[[], object], what: str) -> None:
+        """See `Runtime.call`."""
+        function()
+
+    def spawn(self, make: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None], name: str) -> Spawned:
+        """See `Runtime.spawn`."""
+        spawned = Spawned(self, stop)
+
+        def ended(task: Task) -> None:
+            if isinstance(task.error, Exception):
+                self._fallen(name, task.error)
+            spawned.over.settle()
+
+        spawned.task = self.task(make(), ended)
+        return spawned
+
+    async def settle(self) -> None:
+        """See `Runtime.settle`."""
+        while self._finishing:
+            future = Future()
+            self._settled.append(future)
+            await future
+
+    async def shield(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """See `Runtime.shield`."""
+        cancelled: Cancelled | None = None
+        for _ in range(TIRELESS):
+            over = [Future()]
+            task = self.task(make(), lambda task: over[0].settle())  # noqa: B023 - the list of this round
+            while not task.done:
+                try:
+                    await over[0]
+                except Cancelled as stop:
+                    cancelled, over[0] = stop, Future()
+            if not isinstance(task.error, Cancelled):
+                break
+            cancelled = cancelled or Cancelled()
+        if cancelled is not None:
+            raise cancelled
+        if task.error is not None:
+            raise task.error
+        result: T = task.result
+        return result
+
+    async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T], finish: bool = False) -> None:
+        """See `Runtime.race`."""
+        over: list[Task] = []
+        turn = Future()  # not a bell: this is where half of the time goes
+
+        def then(task: Task) -> None:
+            over.append(task)
+            turn.settle()
+
+        tasks = [self.task(one, then) for one in work]
+        numbers = {id(task): number for number, task in enumerate(tasks)}
+        pending = len(tasks)
+        try:
+            while pending:
+                await turn
+                turn = Future()
+                while over:
+                    task = over.pop(0)
+                    pending -= 1
+                    if ended(numbers[id(task)], task.error if task.error is not None else task.result):
+                        return
+        except BaseException:
+            finish = False
+            raise
+        finally:
+            rest = [task for task in tasks if not task.done]
+            if finish:
+                for task in rest:
+                    self._finishing.add(id(task))
+                    task.then = self._finished
+            elif rest:
+                await self.stop(rest)
+
+    def _finished(self, task: Task) -> None:
+        self._finishing.discard(id(task))
+        waiting, self._settled = self._settled, []
+        for future in waiting:
+            future.settle()
+
+    async def stop(self, tasks: Sequence[Task]) -> None:
+        """Cancel them and wait until they have ended."""
+        bell = SimBell(self)
+        for task in tasks:
+            task.then = lambda task: bell.ring()
+            task.cancel()
+        cancelled: Cancelled | None = None
+        while not all(task.done for task in tasks):
+            try:
+                await bell.rung()
+            except Cancelled as stop:
+                cancelled = stop
+        if cancelled is not None:
+            raise cancelled
+
+
+class SimBell:
+    """See `runtime.base.Bell`."""
+
+    __slots__ = ("_rung", "_runtime", "_waiter")
+
+    def __init__(self, runtime: SimRuntime) -> None:
+        self._runtime = runtime
+        self._rung = False
+        self._waiter: Future | None = None
+
+    def ring(self) -> None:
+        """See `Bell.ring`."""
+        self._rung = True
+        if self._waiter is not None:
+            self._waiter.settle()
+
+    async def wait(self, until: float) -> bool:
+        """See `Bell.wait`."""
+        if not self._rung:
+            self._waiter = future = Future()
+            if until - self._runtime.now() < 1e6:
+                self._runtime.alarm(until, future)
+            try:
+                await future
+            finally:
+                self._waiter = None
+        rung, self._rung = self._rung, False
+        return rung
+
+    async def rung(self) -> None:
+        """Wait for ever."""
+        await self.wait(float("inf"))
+
+    def close(self) -> None:
+        """See `Bell.close`."""
+
+
+class Spawned:
+    """See `runtime.base.Spawned`."""
+
+    def __init__(self, runtime: SimRuntime, stop: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._stop = stop
+        self.task: Task | None = None
+        self.over = Future()
+
+    async def end(self) -> None:
+        """See `Spawned.end`."""
+        self._stop()
+        if self.task is not None and self.task is not self._runtime.kernel.current and not self.task.done:
+            await self._runtime.stop([self.task])
