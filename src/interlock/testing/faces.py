@@ -27,7 +27,8 @@ class Kit(Protocol):
     colour: str
 
     def client(self, **options: Any) -> AsyncClient:
-        """A new client on the store under test; closed when the body ends. Its leases are not renewed unless asked for."""
+        """A new client on the store under test, or on another `store`; closed when the body ends. Its leases are not renewed
+        unless asked for."""
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""
@@ -65,7 +66,7 @@ class _AsyncioKit:
         self.clients: list[AsyncClient] = []
 
     def client(self, **options: Any) -> AsyncClient:
-        client = AsyncClient(self._store, **{"renew": False, **options})
+        client = AsyncClient(options.pop("store", self._store), **{"renew": False, **options})
         self.clients.append(client)
         return client
 
@@ -86,7 +87,7 @@ class _BlockingKit:
         self._clients: list[Client] = []
 
     def client(self, **options: Any) -> AsyncClient:
-        client = Client(self._store, **{"renew": False, **options})
+        client = Client(options.pop("store", self._store), **{"renew": False, **options})
         self._clients.append(client)
         return _DressedClient(client)  # type: ignore[return-value]  # the same words, which is what the parity test is for
 
