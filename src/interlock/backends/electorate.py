@@ -317,9 +317,7 @@ class Electorate:
         if standing is None or node.quarantine is None:
             return
         if standing.roll is None:
-            if (
-                standing.loss != node.quarantine.loss
-            ):  # it was let in meanwhile, and forgot again; or we never knew which it was
+            if standing.loss != node.quarantine.loss:  # it was let in, and forgot again; or we never knew which it was
                 self._waits(node, standing.loss)
                 return
             until = node.quarantine.since + self.longest + drift(self.longest)
