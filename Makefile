@@ -21,7 +21,9 @@ demo: .venv/ready
 	@$(BIN)/python -m interlock demo
 
 test: .venv/ready servers
-	$(BIN)/python -m pytest $(ARGS)
+	@# 5 is "no test was selected", which ARGS may mean for one of the two
+	$(BIN)/python -m pytest -m "not alone" -n 4 --dist loadfile $(ARGS) || [ $$? = 5 ]
+	$(BIN)/python -m pytest -m alone $(ARGS) || [ $$? = 5 ]
 
 check: .venv/ready
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,27 @@ import pytest
 pytest_plugins = ["interlock.testing.plugin", "pytester"]
 
 STORES = ["memory", "sqlite", "valkey", "redis"]
+# Most tests wait most of the time, so `make test` runs four of them at once. Not these: see the marker `alone`.
+ALONE = (
+    "chaos/",
+    "cli/test_cli_demo.py",
+    "cli/test_cli_run",
+    "flow/test_keeper",
+    "hazards/",
+    "quorum/test_quorum_chaos.py",
+    "sim/",
+    "spec/",
+    "test_docs.py",
+    "test_import.py",
+    "test_processes.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and str(item.path.relative_to(here)).startswith(ALONE):
+            item.add_marker("alone")
 
 
 @pytest.fixture(params=STORES)
