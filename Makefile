@@ -5,7 +5,8 @@
 #   make mutants plant bugs in a simulated world, and see each of them found
 #   make bench   how far from the floor, in ratios
 #   make spec    check the formal model of the quorum: minutes (ARGS=--quick: those that take seconds)
-.PHONY: help demo test check mutants bench spec servers clean
+#   make chaos   real nodes under fault, judged by their history; MINUTES=10 for all kinds of faults together, KIND=kill,pause
+.PHONY: help demo test check mutants bench spec chaos servers clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
@@ -41,6 +42,9 @@ spec: .venv/ready
 	@./tools/checkers
 	$(BIN)/python spec/check.py $(ARGS)
 
+chaos: .venv/ready
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(KIND),--kind $(KIND)) $(ARGS)
+
 # Redis from the system's packages is the second server of the test matrix; Valkey comes with a wheel.
 servers:
 	@./tools/servers
@@ -51,4 +55,4 @@ servers:
 	@touch $@
 
 clean:
-	rm -rf .venv .uv .tla dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .uv .tla dist build chaos .mypy_cache .ruff_cache .pytest_cache .hypothesis

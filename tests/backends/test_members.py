@@ -73,6 +73,22 @@ def test_the_roll_stays_true(member: Member, step: Step) -> None:
     assert roll() == before, "what was not extended is not noted"
 
 
+def test_a_loss_of_memory_has_a_name_and_only_who_names_it_ends_it(member: Member, step: Step) -> None:
+    roll = Roll(1.0, 0, 0)
+    assert step(member.roll(5.0)).loss in ("", "/"), "whoever only looks leaves nothing behind"
+    assert step(member.roll(5.0)).loss == step(member.roll(5.0)).loss
+    loss = step(member.roll(5.0, True)).loss
+    assert len(loss) > 0
+    assert step(member.roll(5.0, True)).loss == loss, "the same for all"
+    assert not step(member.enroll(roll, "another", 5.0)), "another loss than the one that was waited for"
+    assert not step(member.enroll(roll, "", 5.0))
+    assert isinstance(step(member.vote(Claim("x", "t" * 32, 2.0), 0, 5.0)), Unmarked)
+    assert step(member.enroll(roll, loss, 5.0))
+    assert step(member.roll(5.0, True)) == step(member.roll(5.0))
+    assert step(member.roll(5.0)).roll is not None
+    assert not step(member.enroll(roll, loss, 5.0)), "it has one"
+
+
 def test_no_roll_appears_where_there_was_none(member: Member, step: Step) -> None:
     token = "t" * 32
     granted = step(member.claim(Claim("x", token, 2.0), 5.0))
