@@ -554,3 +554,20 @@ def test_a_wrong_password_is_a_vote_that_says_so(five: list[Node], fresh_node: C
 
     run_body(body, nodes, colour)
     assert holders(five, "x") == []
+
+
+def test_a_client_can_be_closed_while_a_node_owes_it_an_answer(
+    five: list[Node], proxies: list[FaultProxy], colour: str
+) -> None:
+    """Whoever looks whether enough have answered stops looking when they have, though one of them never will."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=0.5)
+        lease = await client.lock("x", ttl=5).acquire()
+        proxies[2].blackhole()
+        await lease.release()
+        began = time.monotonic()
+        await client.close()
+        assert time.monotonic() - began < 10, "it waits for somebody who waits for nobody"
+
+    run_body(body, [proxy.url for proxy in proxies], colour)

@@ -31,6 +31,7 @@ log = logging.getLogger("interlock")
 
 LOOKS = 4  # at rolls that are there only in part, before those that are missing are taken for lost
 BETWEEN_LOOKS = 0.05
+LOOK_AGAIN = 0.1  # at most so long between two looks at whether enough have answered
 READMIT_PAUSE = 0.2
 VET_PAUSE = 1.0
 BIRTH = 0.25  # how long a new cluster waits for its last node
@@ -101,10 +102,12 @@ class Electorate:
         began = runtime.now()
         answers: dict[int, Any] = {}
         latencies: dict[int, float] = {}
+        over = False
 
         async def impatience(enough: Callable[[], bool]) -> None:
-            while not enough() and len(answers) < len(asked):
-                await runtime.sleep(max(SILENT, runtime.now() - began))
+            # It may outlive the race, which lets everybody finish: then it must end soon, or nobody could close the client.
+            while not over and not enough() and len(answers) < len(asked):
+                await runtime.sleep(min(max(SILENT, runtime.now() - began), LOOK_AGAIN))
 
         def ended(place: int, outcome: Any) -> bool:
             if place == len(asked):
@@ -123,7 +126,10 @@ class Electorate:
         work = [ask(self.nodes[index].member) for index in asked]
         if enough is not None:
             work.append(impatience(enough))
-        await runtime.race(work, ended, finish)
+        try:
+            await runtime.race(work, ended, finish)
+        finally:
+            over = True
         votes = [
             self._vote(index, index in asked, answers.get(index), latencies.get(index)) for index in range(len(self.nodes))
         ]
