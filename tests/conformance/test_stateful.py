@@ -202,6 +202,7 @@ def machine(url: Callable[[], str], colour: str) -> type[RuleBasedStateMachine]:
     return Comparison
 
 
+@pytest.mark.timeout(300)  # a hundred files on a disk that may be slow
 @pytest.mark.parametrize("colour", ["blocking", "asyncio"])
 def test_the_store_answers_as_memory_does(store: str, colour: str) -> None:
     run_state_machine_as_test(

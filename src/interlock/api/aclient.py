@@ -56,7 +56,7 @@ class AsyncLease(BaseLease):
         stands as `remaining()` says.
         """
         try:
-            period = self._hold.ttl if ttl is None else checks.ttl(ttl)
+            period = self._hold.wanted if ttl is None else checks.ttl(ttl)
             await holding.extend(self._site, self._hold, period, self._moved)
         finally:  # its end may have come nearer, and if the answer was lost as well
             self._moved()

@@ -159,8 +159,12 @@ class QuorumBackend:
                 remaining = ends[spare] if len(ends) > spare else None
                 known = [entry.fence for entry in mine if entry.fence is not None]
                 usual = max(known, key=lambda fence: (known.count(fence), fence), default=None)  # what a quorum agreed on
-                return Entry(name, True, owner, remaining, usual, tuple(votes))
-        return free(name)._replace(votes=tuple(votes))
+                entry = Entry(name, True, owner, remaining, usual)
+                break
+        else:
+            entry = free(name)
+        fullest = max(entries, key=lambda entry: entry.waiters)  # the same tickets stand in all lines
+        return entry._replace(votes=tuple(votes), waiting=fullest.waiting, waiters=fullest.waiters)
 
     async def close(self) -> None:
         """See `port.Backend.close`."""

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from ...api.client import Client, Lease
 from ...core import checks
-from ...errors import AcquireTimeout, InterlockError, Unavailable, UsageError
+from ...errors import AcquireTimeout, InterlockError, LeaseLost, Unavailable, UsageError
 from ...runtime.base import now
 from .. import exits
 from .options import Options
@@ -89,7 +89,12 @@ class Runner:
         away = False
         while True:
             try:
-                return lock.acquire()
+                lease = lock.acquire()
+                if lease.ttl < self._options.ttl:  # after a wait the first grant is a short one: too short for a grace
+                    lease.extend()
+                return lease
+            except LeaseLost:
+                continue
             except Unavailable as error:
                 if not self._options.standby:
                     raise
