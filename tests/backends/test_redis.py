@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
@@ -19,9 +19,12 @@ import valkey
 import valkey.asyncio
 
 import interlock
+from interlock.backends.redis.aio import AsyncTransport
 from interlock.backends.redis.backend import RedisBackend
+from interlock.backends.registry import open_backend
 from interlock.core import fence as fences
-from interlock.core.claim import Gone, Granted, Renewal
+from interlock.core.claim import Claim, Gone, Granted, Renewal
+from interlock.runtime.aio import AsyncioRuntime
 from interlock.testing import FaultProxy, Node
 from interlock.testing.conformance import backend_of, take
 from interlock.testing.faces import COLOURS, Kit, run_body
@@ -675,3 +678,32 @@ def test_an_async_client_belongs_to_one_loop(node: Node) -> None:
         with pytest.raises(interlock.UsageError, match="another event loop"):
             second.run(use())
         first.run(use_and_close())
+
+
+def test_what_follows_goes_behind_what_another_task_still_waits_for(node: Node) -> None:
+    """Though the connection is one that new requests do not take any more: by another one it might overtake."""
+
+    async def body() -> None:
+        backend = cast(RedisBackend, open_backend(node.url, cast(Any, AsyncioRuntime())))
+        transport, token = cast(AsyncTransport, backend._transport), "t" * 32
+        try:
+            await backend.inspect("followed", 5.0)
+            wire = transport._wire
+            assert wire is not None
+            node.pause()
+            try:
+                claimed = asyncio.create_task(backend.claim(Claim("followed", token, 60.0), 5.0))
+                with pytest.raises(interlock.Unavailable):
+                    await backend.inspect("followed", 0.05)
+                assert transport._wire is None
+                released = asyncio.create_task(backend.release("followed", token, 5.0))
+                await asyncio.sleep(0.05)
+                assert wire.users == 2
+            finally:
+                node.resume()
+            assert isinstance(await claimed, Granted)
+            assert await released
+        finally:
+            await backend.close()
+
+    asyncio.run(body())

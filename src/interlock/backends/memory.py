@@ -139,7 +139,7 @@ class MemoryBackend:
             self._note(claim.ttl)
             return answer
 
-    def _claim(self, claim: Claim, proposal: int) -> Granted | Refused:
+    def _claim(self, claim: Claim, proposal: int, plausible: bool = False) -> Granted | Refused:
         memory = self._memory
         now, held = memory.now(), memory.holder(claim.name)
         if held is not None and held.token != claim.token:
@@ -147,12 +147,16 @@ class MemoryBackend:
             refused = Refused(held.until - now, owner_of(held.token), at=now)
             return refused._replace(holder=alias_of(held.token), fence=memory.last_fence) if self._elected else refused
         self._leave_line(claim.name, claim.token)
-        if held is None:
-            memory.last_fence = fence = fences.propose(memory.last_fence + 1, proposal, memory.wall_ms())
-        else:
-            fence = held.fence
+        fence = self._mint(proposal, plausible) if held is None else held.fence
         memory.held[claim.name] = Held(claim.token, fence, now + claim.ttl)
         return Granted(fence, claim.ttl)
+
+    def _mint(self, proposal: int, plausible: bool) -> int:
+        """The next fence. A proposal of somebody who holds the lock needs no clock to be plausible."""
+        memory = self._memory
+        minted = memory.last_fence + 1
+        memory.last_fence = max(minted, proposal) if plausible else fences.propose(minted, proposal, memory.wall_ms())
+        return memory.last_fence
 
     def _note(self, ttl: float) -> None:
         memory = self._memory
@@ -222,7 +226,7 @@ class MemoryBackend:
             self._leave_line(name, token)
             if self._forgetful:
                 return Unmarked()
-            answer = self._claim(heir, proposal)
+            answer = self._claim(heir, proposal, plausible=ours)
             self._note(heir.ttl)
             return Handed(ours, answer)
 
@@ -260,7 +264,7 @@ class MemoryBackend:
             inbox = memory.inboxes.get(place.inbox)
             if inbox is not None:
                 now = memory.now()
-                memory.last_fence = fence = fences.propose(memory.last_fence + 1, proposal, memory.wall_ms())
+                fence = self._mint(proposal, plausible=True)
                 memory.held[name] = Held(token, fence, now + place.ttl)
                 self._note(place.ttl)
                 inbox.put(Announced(name, token, fence, place.ttl, now))

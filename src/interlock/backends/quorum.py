@@ -86,7 +86,7 @@ class QuorumBackend:
         if tally.hopeless:
             raise self.electorate.no_quorum(f"no quorum for '{claim.name}'", votes, answers)
         retry_after = 0.0 if tally.won else tally.retry_after()
-        return Refused(retry_after, tally.owner(), tuple(votes))
+        return Refused(retry_after, tally.owner(), tuple(votes), spent=True)  # what was granted is being taken back
 
     async def _prepare(self, claim: Claim, within: float) -> float:
         """Get ready for a vote. How long it may take."""

@@ -106,11 +106,11 @@ async def _ask(site: Site, me: Waiter, waits: bool) -> Hold | None:
             return answer
         me.refused = answer
         site.hub.set_clock(sent_at, answer.at)
+        if answer.spent or not me.in_line:  # a quorum may still be taking back what some granted: not what it votes for next
+            site.gate.renew(me, runtime.token(me.note))
         if not answer.owner or not waits:
             return None
         inbox = "" if told else await _inbox(site)
-        if not me.in_line:  # a quorum may still be taking back what some nodes granted: that must not cost it its place
-            me.token = runtime.token(me.note)
     me.deaf = not inbox
     if me.deaf or not site.gate.line_up(me):
         return None

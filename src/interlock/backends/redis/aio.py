@@ -4,8 +4,9 @@ Rules of the file
 - A request is unanswered until its caller has the answer, whether or not the reply has arrived; until then its token is on
   record (`_owing`), and what follows goes down the same connection.
 - A connection on which a reply is overdue is *retired*: new requests go elsewhere, those that must follow an unanswered one
-  still go down it. It is closed when nobody is owed anything on it, or long after, with undos as the last things sent; but
-  not of living tokens (`keep`): that would take a lease from a node that its holder counts on.
+  still go down it. So what is awaited on it is on record as well (`_retired`): one task may have to follow what another
+  waits for. It is closed when nobody is owed anything on it, or long after, with undos as the last things sent; but not of
+  living tokens (`keep`): that would take a lease from a node that its holder counts on.
 """
 
 from __future__ import annotations
@@ -173,7 +174,9 @@ class AsyncTransport:
         loop = asyncio.get_running_loop()
         where = self._recipe.address
         wire.users += 1
-        future = wire.send(request, mark)
+        future = wire.send(request, mark, tokens)
+        if wire is not self._wire:
+            self._retired(wire)
         alarm = loop.call_at(until, settle, future, LATE)
         try:
             reply = await future
@@ -181,7 +184,8 @@ class AsyncTransport:
                 raise Unavailable(f"the connection to {where} broke", backend=where, cause="closed")
             if reply is LATE:
                 if wire is self._wire:
-                    self._wire = None  # retired
+                    self._wire = None
+                    self._retired(wire)
                 raise Unavailable(
                     f"{where} did not answer in time: is it overloaded, frozen or cut off?", backend=where, cause="timeout"
                 )
@@ -225,9 +229,16 @@ class AsyncTransport:
         """Nothing will come any more. What was asked may still happen: undo it as the last thing, and close."""
         if wire is self._wire:
             self._wire = None
+            self._retired(wire)
         if not self._lives(wire):
             undos = [undo() for other, undo, _ in self._owing.values() if other is wire and undo is not None]
             wire.close(b"".join(undos))
+
+    def _retired(self, wire: Wire) -> None:
+        """New requests go elsewhere from now on, but not those that follow what somebody still waits for here."""
+        now = asyncio.get_running_loop().time()
+        for token in wire.on_way():
+            self._owing.setdefault(token, (wire, None, now))
 
     def _lives(self, wire: Wire) -> bool:
         """Whether a living token needs this connection: its release has to go down it."""

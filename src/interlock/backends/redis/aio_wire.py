@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from ...errors import Unavailable
@@ -20,6 +21,7 @@ class Asked(NamedTuple):
     mark: bytes
     future: asyncio.Future[Any]
     at: float
+    tokens: Sequence[str]
 
 
 class Stream(asyncio.Protocol):
@@ -62,14 +64,14 @@ class Wire(Stream):
         self.forgetful = False  # an error came that nobody read: the node may have lost its scripts
         self.users = 0  # requests whose callers do not have their answers yet
 
-    def send(self, request: bytes, mark: bytes) -> asyncio.Future[Any]:
+    def send(self, request: bytes, mark: bytes, tokens: Sequence[str] = ()) -> asyncio.Future[Any]:
         """Put a request on the wire. The future becomes its reply, or BROKEN."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         if self.dead or self._transport.is_closing():
             future.set_result(BROKEN)
         else:
-            self._waiting.append(Asked(mark, future, loop.time()))
+            self._waiting.append(Asked(mark, future, loop.time(), tokens))
             self._transport.write(request)
         return future
 
@@ -78,11 +80,11 @@ class Wire(Stream):
         self._parser.feed(data)
         try:
             while (reply := self._parser.next()) is not INCOMPLETE:
-                mark, future, _ = self._waiting.popleft()
+                mark, future, *_ = self._waiting.popleft()
                 # Replies come in order: when one is missing it will never come, and its request stays unanswered.
                 while not (answers(cast(Reply, reply), mark) or isinstance(reply, ErrorReply)):
                     settle(future, BROKEN)
-                    mark, future, _ = self._waiting.popleft()
+                    mark, future, *_ = self._waiting.popleft()
                 if future.done() and isinstance(reply, ErrorReply):
                     self.forgetful = True
                 settle(future, reply)
@@ -95,6 +97,10 @@ class Wire(Stream):
             settle(asked.future, BROKEN)
         self._waiting.clear()
         super().connection_lost(error)
+
+    def on_way(self) -> list[str]:
+        """The tokens of requests whose callers still wait."""
+        return [token for asked in self._waiting if not asked.future.done() for token in asked.tokens]
 
     def lag(self, now: float) -> float:
         """For how long the oldest request has been without a reply."""

@@ -13,6 +13,7 @@ transport under the port (`path`, by the rules of `backends.redis.aio`), and wha
     client    a client, and tasks that use its lock         resource  the counter that the lock protects
     plan      what a seed decides, and what is promised     faults    what strikes when
     world     one history, from start to verdict            mutants   planted bugs that the checker must find
+    holes     more of them, which tests play by hand
 
 Rules of the package: nothing reads a clock, draws a random number or iterates over a set but by the seed's generator; the same
 seed gives the same timeline, byte for byte. To write the timeline changes nothing in the history.

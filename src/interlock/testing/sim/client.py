@@ -7,13 +7,14 @@ from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING
 
-from ...backends.quorum import QuorumBackend
+from ...backends.quorum import open_quorum
 from ...core.lease import Hold, Policy, margin
 from ...errors import AcquireTimeout, InterlockError
 from ...flow import acquire as acquiring
 from ...flow import hold as holding
 from ...flow.keep import Keeper
 from ...flow.site import Site
+from ...flow.wait import dismiss
 from .kernel import Future, Process
 from .member import SimMember
 from .runtime import SimRuntime
@@ -22,6 +23,7 @@ from .wire import Link
 if TYPE_CHECKING:
     from .world import World
 
+TRIES = 40  # of somebody who does not wait in line but tries again and again: it is there at the moment a lease ends
 PATIENCE = 60  # questions without an answer, after the faults are over, before somebody is called stuck
 
 
@@ -32,16 +34,16 @@ class Client:
         self.world, self.process, self.runtime = world, process, runtime
         self.links = [Link(world.network, process, node) for node in world.nodes]
         members = [SimMember(link, runtime) for link in self.links]
-        backend = members[0] if len(members) == 1 else QuorumBackend(members, runtime)
+        backend = members[0] if len(members) == 1 else open_quorum(members, runtime)
         self.site = Site.of(backend, runtime, world.plan.request_timeout)
         self.keeper = Keeper(self.site)
 
     async def close(self) -> None:
         """As `AsyncClient.close`."""
+        await dismiss(self.site)
         await self.site.hub.close()
         await self.keeper.close()
         await self.site.backend.close()
-        self.site.gate.close()
 
 
 class Actor:
@@ -85,7 +87,7 @@ class Actor:
     async def _take_turn(self, lease: str, final: bool) -> None:
         plan, random, site = self.world.plan, self._random, self.client.site
         name = "stock"
-        renew = random.random() < 0.6
+        renew = random.random() < 0.5
         policy = Policy(
             renew,
             max_hold=plan.ttl * 1.5 if renew and random.random() < 0.1 else inf,
@@ -93,14 +95,14 @@ class Actor:
         )
         watched = renew or random.random() < 0.5
         timeout = random.choice((0.0, plan.ttl * 0.3, plan.ttl * 1.5, None))
-        once, fair = random.random() < 0.15, random.random() < 0.2
+        once, fair = random.random() < 0.25, random.random() < 0.2
         for attempt in range(PATIENCE if final else 1):
             self.world.record(self.name, "ask", name=name, lease=lease)
             try:
                 if final:
                     hold: Hold | None = await acquiring.acquire(site, name, plan.ttl, 30 * plan.ttl + 30, policy, fair=fair)
                 elif once:
-                    hold = await acquiring.try_acquire(site, name, plan.ttl, policy)
+                    hold = await self._try(lease, name, policy, TRIES if random.random() < 0.6 else 1)
                 else:
                     hold = await acquiring.acquire(site, name, plan.ttl, timeout, policy, fair=fair)
             except InterlockError as error:
@@ -119,6 +121,17 @@ class Actor:
             else:
                 await self._use(lease, hold, watched)
             return
+
+    async def _try(self, lease: str, name: str, policy: Policy, tries: int) -> Hold | None:
+        hold = None
+        for number in range(tries):
+            if number:
+                await self._runtime.sleep(self.world.plan.ttl * self._random.uniform(0.003, 0.03))
+                self.world.record(self.name, "ask", name=name, lease=lease)
+            hold = await acquiring.try_acquire(self.client.site, name, self.world.plan.ttl, policy)
+            if hold is not None:
+                break
+        return hold
 
     async def _use(self, lease: str, hold: Hold, watched: bool) -> None:
         site, record = self.client.site, self.world.record
@@ -184,7 +197,7 @@ class Actor:
         value = await counter.enter(runtime, hold.name, lease, hold.fence)
         if value is None:
             return
-        long = random.random() < 0.25 and self.world.kernel.now < plan.span
+        long = random.random() < 0.4 and self.world.kernel.now < plan.span
         period = plan.ttl * (random.uniform(0.3, 1.8) if long else random.uniform(0.0, 0.1))
         if polite:
             await holding.wait_lost(site, hold, period)

@@ -10,13 +10,15 @@ from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refuse
 from ...core.quorum import Roll
 from ...errors import Unavailable
 from .node import Request
-from .path import Path
+from .path import Path, Undo
 from .runtime import SimRuntime
 from .wire import Ear, Link
 
+SILENCE = 3.0  # seconds after which an inbox asks whether the node is there, as in `backends.redis.inbox`
+
 
 class SimMember:
-    """See `port.Member` and `port.Line`."""
+    """See `port.LineMember` and `port.Line`."""
 
     capabilities = Capabilities(processes=True, hosts=True, survives=True, foreign=False, lines=True)
     path_type: Callable[..., Path] = Path
@@ -24,9 +26,13 @@ class SimMember:
     def __init__(self, link: Link, runtime: SimRuntime) -> None:
         self.address = link.node.address
         self.path = self.path_type(link, runtime)
+        self._node, self._now = link.node, runtime.now
         self._inbox = f"{link.process.name}@{link.node.address}"
         self._ear: Ear | None = None
-        self._waiting: set[str] = set()  # tokens that were told that they stand in line
+        self._patience = self._heard_at = 0.0
+        self._asked_at: float | None = None
+        self._places: set[str] = set()  # tokens that may stand in line, from before that is sent until they are out
+        self._waiting: set[str] = set()  # tokens that were told that they stand there
 
     async def claim(self, claim: Claim, within: float) -> Granted | Refused:
         """See `port.Backend.claim`."""
@@ -39,19 +45,28 @@ class SimMember:
         return answer
 
     async def _ask(self, verb: str, claim: Claim, args: tuple[Any, ...], within: float) -> Any:
-        answer = await self.path.call(verb, args, (claim.token,), within, lambda: self._undo(claim.name, claim.token))
+        self._stand(claim)
+        answer = await self.path.call(verb, args, (claim.token,), within, self._undo(claim.name, claim.token))
         self._told(claim, answer)
         return answer
 
+    def _stand(self, claim: Claim) -> None:
+        if claim.place is not None:
+            self._places.add(claim.token)
+
     def _told(self, claim: Claim, answer: object) -> None:
         if isinstance(answer, Granted):
-            self._waiting.discard(claim.token)
-        elif isinstance(answer, Refused) and claim.place is not None:
+            self._left(claim.token)
+        elif isinstance(answer, Refused) and claim.token in self._places:
             self._waiting.add(claim.token)
 
-    def _undo(self, *names_and_tokens: str) -> list[Request]:
-        name, *tokens = names_and_tokens
-        return [self.path.request("release", (name, token)) for token in tokens]
+    def _left(self, token: str) -> None:
+        self._places.discard(token)
+        self._waiting.discard(token)
+
+    def _undo(self, name: str, *tokens: str) -> Undo:
+        undos = [(name, token, token in self._places, 0) for token in tokens]
+        return lambda: [self.path.request("release", args) for args in undos]
 
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
         """See `port.Backend.extend`."""
@@ -63,67 +78,118 @@ class SimMember:
         answers: list[Granted | Gone] = await self.path.call("renew", (tuple(leases),), (), within)
         return answers
 
-    async def release(self, name: str, token: str, within: float) -> bool:
-        """See `port.Backend.release`."""
-        held: bool = await self.path.call("release", (name, token), (token,), within)
-        self._waiting.discard(token)
+    async def release(self, name: str, token: str, within: float, proposal: int = 0) -> bool:
+        """See `port.Member.release`."""
+        args = name, token, token in self._places, proposal
+        held: bool = await self.path.call("release", args, (token,), within)
+        self._left(token)
         return held
 
     async def undo(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.undo`."""
+        args = name, token, token in self._places, 0
         try:
-            reply = await self.path.follow("release", (name, token), token, within)
+            reply = await self.path.follow("release", args, token, within)
             if reply is None and token in self._waiting:
-                reply = await self.path.call("release", (name, token), (token,), within)
+                reply = await self.path.call("release", args, (token,), within)
         finally:
-            self._waiting.discard(token)
+            self._left(token)
         return reply is not None
 
-    async def hand_over(self, name: str, token: str, heir: Claim, before: int, within: float) -> Handed:
-        """See `port.Line.hand_over`."""
-        handed: Handed = await self.path.call(
-            "hand_over",
-            (name, token, heir, before),
-            (heir.token, token),
-            within,
-            lambda: self._undo(name, token, heir.token),
+    # --- the line -------------------------------------------------------------------------------------------------------
+
+    def elect(self) -> None:
+        """See `port.LineMember.elect`."""
+        self._node.elect()
+
+    async def hand_over(
+        self, name: str, token: str, heir: Claim, before: int, within: float, proposal: int = 0
+    ) -> Handed | Unmarked:
+        """See `port.LineMember.hand_over`."""
+        self._stand(heir)
+        tokens = (heir.token, token) if heir.token != token else (token,)
+        undo = self._undo(name, token, heir.token)
+        answer: Handed | Unmarked = await self.path.call(
+            "hand_over", (name, token, heir, before, proposal), tokens, within, undo
         )
-        self._told(heir, handed.heir)
-        return handed
+        if isinstance(answer, Handed):
+            self._told(heir, answer.heir)
+            if token != heir.token:
+                self._left(token)
+        return answer
+
+    async def retreat(self, claim: Claim, longest: float, within: float) -> int:
+        """See `port.LineMember.retreat`."""
+        self._stand(claim)
+        undo = self._undo(claim.name, claim.token)
+        fence: int = await self.path.call("retreat", (claim, longest), (claim.token,), within, undo)
+        if claim.token in self._places:
+            self._waiting.add(claim.token)
+        return fence
 
     async def open_inbox(self, within: float) -> str:
         """See `port.Line.open_inbox`."""
-        if self._ear is None or self._ear.dead:
-            self._ear = await self.path.listen(self._inbox, within)
+        if self._ear is None:
+            until = self._now() + within
+            ear = await self.path.listen(self._inbox, within)
+            self._patience = max(until - self._now(), 0.001)
+            self._replace(ear)
         return self._inbox
 
+    def _replace(self, ear: Ear) -> None:
+        before, self._ear, self._heard_at, self._asked_at = self._ear, ear, self._now(), None
+        if before is not None:  # two opened it at once
+            before.close()
+
     async def hear(self, until: float) -> Sequence[Announced]:
-        """See `port.Line.hear`."""
-        heard = await self._ear.hear(until) if self._ear is not None else None
-        if heard is None:
-            raise Unavailable("the inbox broke", backend=self.address, cause="closed")
-        for one in heard:
-            self._waiting.discard(one.token)
-        return heard
+        """See `port.Line.hear`. A node that is silent is asked whether it is there."""
+        ear = self._ear
+        while ear is not None:
+            due = self._heard_at + SILENCE if self._asked_at is None else self._asked_at + self._patience
+            heard = await ear.hear(min(until, due))
+            now = self._now()
+            if heard is None or (not heard and now >= due and self._asked_at is not None):
+                break
+            if heard:
+                self._heard_at, self._asked_at = now, None
+                if announced := [one for one in heard if one is not None]:
+                    for one in announced:
+                        self._left(one.token)
+                    return announced
+            elif now >= due:
+                self._asked_at = now
+                ear.send(Request(0, "hello"))
+            if now >= until:
+                return []
+        if ear is not None:
+            ear.close()
+            self._ear = None if self._ear is ear else self._ear
+        raise Unavailable("the inbox broke", backend=self.address, cause="closed")
+
+    # --- the rest -------------------------------------------------------------------------------------------------------
 
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`."""
         entry: Entry = await self.path.call("inspect", (name,), (), within)
         return entry
 
-    async def roll(self, within: float) -> Standing:
+    async def roll(self, within: float, mark: bool = False) -> Standing:
         """See `port.Member.roll`."""
-        standing: Standing = await self.path.call("roll", (), (), within)
+        standing: Standing = await self.path.call("roll", (mark,), (), within)
         return standing
 
-    async def enroll(self, roll: Roll, within: float) -> bool:
+    async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
         """See `port.Member.enroll`."""
-        taken: bool = await self.path.call("enroll", (roll,), (), within)
+        taken: bool = await self.path.call("enroll", (roll, loss), (), within)
         return taken
+
+    def keep(self, token: str) -> None:
+        """See `port.Member.keep`."""
+        self.path.keep(token)
 
     def drop(self, token: str) -> None:
         """See `port.Member.drop`."""
-        self._waiting.discard(token)
+        self._left(token)
         self.path.drop(token)
 
     def lag(self) -> float:

@@ -16,12 +16,13 @@ from ...backends.quorum import QuorumBackend
 from ...core import lease, quorum, renewal
 from ...core.claim import Gone, Granted, Renewal
 from ...core.lease import Hold
-from ...core.quorum import Quarantine, Roll
+from ...core.quorum import Roll
 from ...core.renewal import Step
 from ...errors import Unavailable
 from ...flow import ask, hub
-from ...flow.gate import Gate
+from ...flow.gate import Door, Gate
 from ...flow.site import Site, Undone
+from .holes import BY_HAND, Patch
 from .kernel import Process
 from .node import Node
 from .path import Path
@@ -30,8 +31,6 @@ from .resource import Resource
 from .runtime import SimRuntime
 from .wire import Wire
 from .world import Outcome, simulate
-
-Patch = tuple[object, str, Any]
 
 
 class Mutant(NamedTuple):
@@ -45,9 +44,9 @@ class Mutant(NamedTuple):
 
 def _plain_del() -> list[Patch]:
     class Careless(MemoryBackend):
-        async def release(self, name: str, token: str, within: float) -> bool:
+        async def release(self, name: str, token: str, within: float, proposal: int = 0) -> bool:
             held = self._memory.holder(name)
-            return await super().release(name, held.token if held is not None else token, within)
+            return await super().release(name, held.token if held is not None else token, within, proposal)
 
     return [(Node, "backend_type", Careless)]
 
@@ -152,14 +151,6 @@ def _ungated_restart() -> list[Patch]:
     return [(Node, "forget", forget_the_gate)]
 
 
-def _hasty_readmission() -> list[Patch]:
-    def suspect(self: electorate.Electorate, index: int) -> None:
-        node, now = self.nodes[index], self._runtime.now()
-        node.quarantine = node.quarantine or Quarantine(now - 1e6, now)
-
-    return [(electorate.Electorate, "suspect", suspect)]
-
-
 def _no_undo() -> list[Patch]:
     async def undo(self: Site, name: str, token: str, ttl: float, error: BaseException, **more: Any) -> Undone:
         return Undone.NEVER_ASKED
@@ -194,39 +185,29 @@ def _shortened_late() -> list[Patch]:
     return [(Hold, "shorten", lambda self, sent_at, ttl: False)]
 
 
-def _alarm_behind_retry() -> list[Patch]:
-    def first_look(hold: Hold, jitter: float = 0.0) -> float:
-        return renewal.due(hold) - hold.span * renewal.EARLY * jitter / 2 if hold.kept else hold.tell_at
-
-    return [(renewal, "first_look", first_look)]
-
-
 def _sleeps_for_ever() -> list[Patch]:
-    asks = Gate.asks
+    look_at = Gate._look_at
 
-    def unwatched(self: Gate, waiter: Any, now: float) -> tuple[bool, float]:
-        mine, look_at = asks(self, waiter, now)
-        return mine, look_at if mine or self._doors[waiter.name].waiters[0] is waiter else inf
+    def unwatched(self: Gate, waiter: Any, now: float) -> float | None:
+        moment = look_at(self, waiter, now)
+        return inf if moment is not None and self._doors[waiter.name].holder is not None else moment
 
-    return [(Gate, "asks", unwatched)]
+    return [(Gate, "_look_at", unwatched), (Door, "told", lambda self, what: None)]
 
 
 MUTANTS: dict[str, Mutant] = {
     "plain-del": Mutant("release deletes whatever is there", _plain_del, ("pause", "delay")),
     "half-quorum": Mutant("half of the nodes are a quorum", _half_quorum, ("partition",)),
-    "validity-from-reply": Mutant("validity is counted from the reply", _validity_from_reply, ("delay", "pause")),
+    "validity-from-reply": Mutant("validity is counted from the reply", _validity_from_reply, ("delay",)),
     "no-drift": Mutant("no allowance for clocks that run at different rates", _no_drift, ("drift",)),
     "wall-clock": Mutant("deadlines on the wall clock", _wall_clock, ("wall",)),
     "no-write-back": Mutant("the highest fence is not written back", _no_write_back, ("loss", "delay")),
-    "write-back-unchecked": Mutant(
-        "it is written back where the lock is not ours", _write_back_unchecked, ("jump", "partition")
-    ),
+    "write-back-unchecked": Mutant("it is written back where the lock is not ours", _write_back_unchecked, ("jump", "loss")),
     "retry": Mutant("a claim without an answer is sent again", _retry, ("delay",)),
     "new-socket": Mutant("the undo takes a new connection", _new_socket, ("delay",)),
     "renew-after-deadline": Mutant("renewal goes on after the deadline", _renew_after_deadline, ("pause", "freeze")),
     "write-only-fence": Mutant("the resource checks the fence on writes only", _write_only_fence, ("pause", "jump")),
     "ungated-restart": Mutant("a node without its memory votes at once", _ungated_restart, ("amnesia",)),
-    "hasty-readmission": Mutant("it is re-seeded, and does not wait", _hasty_readmission, ("amnesia",)),
     "no-undo": Mutant("a claim without an answer is forgotten", _no_undo, ("cancel",)),
     "old-announcement": Mutant("an announcement is counted from when it is read", _old_announcement, ("pause",), 1),
     "late-telling": Mutant("the holder is told after the deadline", _late_telling, ("freeze",)),
@@ -234,17 +215,15 @@ MUTANTS: dict[str, Mutant] = {
         "an announcement that comes second releases the lease", _announcement_passed_on, ("reorder", "duplicate"), 1
     ),
     "shortened-late": Mutant("an extend that shortens is believed when it is answered", _shortened_late, ("loss", "delay")),
-    "alarm-behind-retry": Mutant(
-        "an alarm waits for the pause after a failure", _alarm_behind_retry, ("partition", "pause"), 1
-    ),
-    "sleeps-for-ever": Mutant("who waits second is not woken when a lease is dropped", _sleeps_for_ever, ("loss",), 1),
+    "sleeps-for-ever": Mutant("who waits is not woken when the lease here is dropped", _sleeps_for_ever, ("loss",), 1),
 }
 
 
 @contextmanager
 def planted(name: str | None) -> Iterator[None]:
     """Run with this bug; None: without any."""
-    patches = MUTANTS[name].patches() if name else []
+    make = BY_HAND.get(name) or MUTANTS[name].patches if name else list
+    patches = make()
     before = [(where, what, getattr(where, what)) for where, what, _ in patches]
     try:
         for where, what, new in patches:

@@ -1,6 +1,7 @@
 """A simulated node: the memory store, which is the specification, under a clock of its own.
 
 It dies with or without its memory, freezes, and its clock jumps. What it does with a request is what `MemoryBackend` does.
+One thing is as on a real node and not as there: whoever is not known to stand in line is not looked for in it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from .kernel import Kernel
 
 if TYPE_CHECKING:
     from .wire import Wire
+
+
+LAST = {"extend": "fence", "release": "proposal", "hand_over": "proposal", "roll": "mark"}  # what comes behind `within`
 
 
 class Request(NamedTuple):
@@ -62,6 +66,7 @@ class Node:
             None  # told of what it has just done: a fault may be aimed at that moment
         )
         self._hybrid = hybrid
+        self._elected = False
         self.forget()
         if not newborn:
             self.memory.roll = Roll(0.0, 0, 0)
@@ -77,8 +82,16 @@ class Node:
     def forget(self) -> None:
         """Everything is gone."""
         self._forgot = self.down
-        self.memory = Memory(self.now, self.wall_ms)
+        self.memory, before = Memory(self.now, self.wall_ms), getattr(self, "memory", None)
+        self.memory.losses = before.losses if before is not None else 0  # each has a number of its own
         self.backend = self.backend_type(self.address, self.memory, cast(Runtime, None))
+        if self._elected:
+            self.backend.elect()
+
+    def elect(self) -> None:
+        """It is a node of a quorum."""
+        self._elected = True
+        self.backend.elect()
 
     def crash(self, forget: bool) -> None:
         """It dies, and its connections with it."""
@@ -118,20 +131,28 @@ class Node:
         if inboxes := self.memory.inboxes:
             for name in [name for name, inbox in inboxes.items() if not cast(Channel, inbox).listened_to()]:
                 del inboxes[name]
-        result = finished(getattr(self.backend, verb)(*args, 0.0) if verb != "extend" else self._extend(*args))
-        if verb in ("release", "hand_over"):
+        result = self._do(verb, args)
+        if verb == "release" or (verb == "hand_over" and args[1] != args[2].token):
             self.freed.add(args[1])
             self.revived.pop(args[1], None)
-        if verb == "hand_over":
-            self._granted(args[2], cast(Handed, result).heir, wire)
+        if isinstance(result, Handed):
+            self._granted(args[2], result.heir, wire)
         elif verb in ("claim", "vote"):
             self._granted(args[0], result, wire)
         if self.did is not None and (result is True or isinstance(result, Granted)):
             self.did(self, verb)
         return result
 
-    def _extend(self, name: str, token: str, ttl: float, fence: int) -> Coroutine[Any, Any, Any]:
-        return self.backend.extend(name, token, ttl, 0.0, fence)
+    def _do(self, verb: str, args: tuple[Any, ...]) -> Any:
+        more = {}
+        if verb == "release":
+            name, token, in_line, proposal = args
+            if not in_line and any(other == token for _, other, _ in self.memory.lines.get(name, ())):
+                return False
+            args = name, token, proposal
+        if verb in LAST:
+            *args, more[LAST[verb]] = args  # type: ignore[assignment]
+        return finished(getattr(self.backend, verb)(*args, within=0.0, **more))
 
     def _granted(self, claim: Claim, answer: object, wire: Wire) -> None:
         if isinstance(answer, Granted) and claim.token in self.freed:

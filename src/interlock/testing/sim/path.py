@@ -2,6 +2,7 @@
 
 As in `backends.redis.aio`: a request is unanswered until its caller has the answer in hand; what follows it goes down the same
 connection, or a new one if that is dead; a connection on which a reply is overdue is retired, and closed once nobody needs it.
+What a living token (`keep`) has not been answered is not undone, and its connection is kept.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Path:
         self.link, self._runtime = link, runtime
         self._wire: Wire | None = None
         self._owing: dict[str, tuple[Wire, Undo, float]] = {}
+        self._living: set[str] = set()  # only ever asked for members: no order comes of it
         self._connecting = False
         self._queue: list[Future] = []
         self._mark = 0
@@ -38,7 +40,7 @@ class Path:
         wire = next(filter(None, map(self._owed_on, tokens)), None) if self._owing else None
         reply = await self.exchange(wire or await self.take(until), verb, args, tokens, until, undo)
         for token in tokens:
-            self.drop(token)
+            self._forget(token)
         return reply
 
     async def follow(self, verb: str, args: tuple[Any, ...], token: str, within: float) -> Any:
@@ -56,10 +58,18 @@ class Path:
                         raise
             return await self.exchange(await self.take(until), verb, args, (token,), until, None)
         finally:
-            self.drop(token)
+            self._forget(token)
+
+    def keep(self, token: str) -> None:
+        """See `Transport.keep`."""
+        self._living.add(token)
 
     def drop(self, token: str) -> None:
         """See `Transport.drop`."""
+        self._living.discard(token)
+        self._forget(token)
+
+    def _forget(self, token: str) -> None:
         if (owing := self._owing.pop(token, None)) is not None:
             self._sweep(owing[0])
 
@@ -131,7 +141,9 @@ class Path:
     ) -> Any:
         """A request and its reply."""
         wire.users += 1
-        future = wire.send(self.request(verb, args))
+        future = wire.send(self.request(verb, args), tokens)
+        if wire is not self._wire:
+            self._retired(wire)
         self._runtime.alarm(until, future, LATE)
         try:
             reply = await future
@@ -139,7 +151,8 @@ class Path:
                 raise self._unavailable("closed")
             if reply is LATE:
                 if wire is self._wire:
-                    self._wire = None  # retired
+                    self._wire = None
+                    self._retired(wire)
                 raise self._unavailable("timeout")
         except BaseException:
             for token in tokens:
@@ -162,13 +175,14 @@ class Path:
         return owing[0] if owing is not None and not owing[0].dead else None
 
     def _prune(self, now: float) -> None:
-        while self._owing:
-            token, (wire, _, since) = next(iter(self._owing.items()))
+        for token, (wire, _, since) in list(self._owing.items()):
             if now - since < OVERDUE:
                 return
+            if self._lives(wire):
+                continue
             if wire.lag() > OVERDUE:
                 self._give_up(wire)
-            self.drop(token)
+            self._forget(token)
 
     def _sweep(self, wire: Wire) -> None:
         if wire is self._wire or wire.dead or wire.users:
@@ -179,5 +193,14 @@ class Path:
     def _give_up(self, wire: Wire) -> None:
         if wire is self._wire:
             self._wire = None
-        last = [request for other, undo, _ in self._owing.values() if other is wire and undo is not None for request in undo()]
-        wire.close(last)
+            self._retired(wire)
+        if not self._lives(wire):
+            undos = [undo() for other, undo, _ in self._owing.values() if other is wire and undo is not None]
+            wire.close([request for undo in undos for request in undo])
+
+    def _retired(self, wire: Wire) -> None:
+        for token in wire.on_way():
+            self._owing.setdefault(token, (wire, None, self._runtime.now()))
+
+    def _lives(self, wire: Wire) -> bool:
+        return not wire.dead and any(other is wire and token in self._living for token, (other, *_) in self._owing.items())

@@ -54,7 +54,9 @@ class Plan(NamedTuple):
             nodes = random.choice((1, 3, 3, 3, 5))
         forgetful = "amnesia" in some and nodes > 1  # to be let back in takes longer than a lease, so such a history does too
         ttls = (0.3, 0.6) if some <= CLEAN else (0.1, 0.2, 0.4, 0.8)
-        ttl = random.choice(ttls if nodes > 1 else (*ttls, 60.0))  # a quorum polls: a long ttl would take long to run
+        ttl = random.choice(
+            (*ttls, 8.0 if nodes > 1 else 60.0)
+        )  # longer than any pause, linger or patience in flows and stores
         return cls(
             seed=seed,
             asked=tuple(sorted(faults)),

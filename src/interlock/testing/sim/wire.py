@@ -11,6 +11,7 @@ What can happen to a message, and what it stands for
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final
 
 from .kernel import Future, Kernel, Process
@@ -71,7 +72,7 @@ class Wire:
     def __init__(self, link: Link) -> None:
         self._link, self._kernel = link, link.network.kernel
         self._era: int | None = None
-        self._waiting: deque[tuple[int, Future, float]] = deque()
+        self._waiting: deque[tuple[int, Future, float, Sequence[str]]] = deque()
         self._last_request = self._last_reply = 0.0  # when the one before arrives
         self._held_requests: list[Request] = []
         self._held_replies: list[tuple[int, Any]] = []
@@ -89,13 +90,13 @@ class Wire:
 
     # --- the client's end -----------------------------------------------------------------------------------------------
 
-    def send(self, request: Request) -> Future:
+    def send(self, request: Request, tokens: Sequence[str] = ()) -> Future:
         """Put a request on the wire. The future becomes its reply, or BROKEN."""
         future = Future()
         if self.dead:
             future.settle(BROKEN)
         else:
-            self._waiting.append((request.mark, future, self._kernel.now))
+            self._waiting.append((request.mark, future, self._kernel.now, tokens))
             self._post(request)
         return future
 
@@ -109,9 +110,13 @@ class Wire:
     def lost(self) -> None:
         """It is over: tell everybody who waits."""
         self.dead = True
-        for _, future, _ in self._waiting:
+        for _, future, *_ in self._waiting:
             future.settle(BROKEN)
         self._waiting.clear()
+
+    def on_way(self) -> list[str]:
+        """The tokens of requests whose callers still wait."""
+        return [token for _, future, _, tokens in self._waiting if not future.done for token in tokens]
 
     def lag(self) -> float:
         """For how long the oldest request has been without a reply."""
@@ -125,7 +130,7 @@ class Wire:
             self.pushed(value)
             return
         while self._waiting:
-            expected, future, _ = self._waiting.popleft()
+            expected, future, *_ = self._waiting.popleft()
             if expected == mark:
                 future.settle(value)
                 return
@@ -230,6 +235,13 @@ class Ear(Wire):
         self._bell = SimBell(runtime)
         self._heard: list[Any] = []
 
+    def received(self, mark: int, value: Any) -> None:
+        """An answer too many does no harm here. None is heard: the other side is there."""
+        if mark == PUSH or self._waiting:
+            super().received(mark, value)
+        if mark != PUSH and not self.dead:
+            self.pushed(None)
+
     def pushed(self, value: Any) -> None:
         """Keep it for whoever hears."""
         self._heard.append(value)
@@ -255,6 +267,8 @@ def tell(request: Request) -> str:
     """A request in words."""
     first = request.args[0] if request.args else None
     token = getattr(first, "token", request.args[1] if request.verb in ("release", "extend", "hand_over") else "")
+    if request.verb == "hand_over":
+        return f"hand_over {token[:6]} to {request.args[2].token[:6]}"
     return f"{request.verb} {token[:6]}".rstrip() if isinstance(token, str) else request.verb
 
 

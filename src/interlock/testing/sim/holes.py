@@ -1,0 +1,76 @@
+"""Planted bugs of the quorum that chance takes too long to find: the tests play what shows each of them, step by step.
+
+All of them are mistakes that interlock itself has made, found by the formal model, by reading, or by the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...backends import electorate
+from ...backends.memory import MemoryBackend
+from ...backends.port import Standing
+from ...core.lease import Hold
+from ...core.quorum import Quarantine, Roll
+from ...flow import wait
+from ...flow.site import Site
+from .node import Node
+from .path import Path
+
+Patch = tuple[object, str, Any]
+
+
+def _hasty_readmission() -> list[Patch]:
+    def waits(self: electorate.Electorate, node: electorate.Node, loss: str) -> None:
+        now = self._runtime.now()
+        node.quarantine = Quarantine(now - 1e6, now, loss)
+
+    return [(electorate.Electorate, "_waits", waits)]
+
+
+def _undo_of_the_living() -> list[Patch]:
+    return [(Path, "keep", lambda self, token: None)]
+
+
+def _silence_is_loss() -> list[Patch]:
+    return [(electorate, "missing_at_birth", lambda nodes: nodes)]
+
+
+def _old_wait() -> list[Patch]:
+    class Nameless(MemoryBackend):
+        async def roll(self, within: float, mark: bool = False) -> Standing:
+            standing = await super().roll(within, mark)
+            return standing._replace(loss="1" if standing.loss else "")
+
+        async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
+            return await super().enroll(roll, self._memory.loss, within)
+
+    return [(Node, "backend_type", Nameless)]
+
+
+def _token_used_again() -> list[Patch]:
+    ask = wait._ask
+
+    async def again(site: Site, me: Any, waits: bool) -> Hold | None:
+        before = me.token
+        hold = await ask(site, me, waits)
+        if hold is None and not me.in_line:
+            me.token = before
+        return hold
+
+    return [(wait, "_ask", again)]
+
+
+def _overtaken_on_its_way() -> list[Patch]:
+    return [(Path, "_retired", lambda self, wire: None)]
+
+
+BY_HAND: dict[str, Callable[[], list[Patch]]] = {
+    "hasty-readmission": _hasty_readmission,  # a node without its memory is re-seeded, and does not wait
+    "undo-of-the-living": _undo_of_the_living,  # a vote without an answer is undone while its lease lives
+    "silence-is-loss": _silence_is_loss,  # nodes that are silent are taken for forgetful
+    "overtaken-on-its-way": _overtaken_on_its_way,  # what follows a request that another task waits for takes a new connection
+    "old-wait": _old_wait,  # a node that forgets again does not wait again
+    "token-used-again": _token_used_again,  # a token is asked with again while its last claim is taken back
+}
