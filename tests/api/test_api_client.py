@@ -20,6 +20,15 @@ from interlock import AsyncClient, Client, Unavailable, Unsupported, UsageError
 from interlock.backends.registry import BUILT_IN, scheme_of
 
 FACES: list[Any] = [Client, AsyncClient]
+
+
+class Thing:
+    """Something else. With a name that is the same in every process, since tests are handed out by their names."""
+
+    def __repr__(self) -> str:
+        return "Thing()"
+
+
 SOURCE = str(Path(interlock.__file__).parents[1])
 both = pytest.mark.parametrize("face", FACES)
 
@@ -159,7 +168,7 @@ def test_a_url_without_a_scheme_is_refused(face: Any, url: str) -> None:
 
 
 @both
-@pytest.mark.parametrize("store", [7, b"redis://a", {"redis://a"}, object(), print, Path("x"), {"host": "a"}], ids=repr)
+@pytest.mark.parametrize("store", [7, b"redis://a", {"redis://a"}, Thing(), print, Path("x"), {"host": "a"}], ids=repr)
 def test_what_is_no_store_is_refused(face: Any, store: Any) -> None:
     with pytest.raises(UsageError, match=f"a store is a URL .* not {type(store).__name__}"):
         face(store)
@@ -251,7 +260,7 @@ class AsyncLike:
 
 
 class ClusterLike:
-    nodes_manager = object()
+    nodes_manager = Thing()
 
     def execute_command(self) -> None: ...
 

@@ -20,6 +20,14 @@ from interlock.errors import UsageError
 quick = settings(deadline=None, database=None, max_examples=300)
 letters = st.integers(0, sys.maxunicode).map(chr) | st.sampled_from("ab:é名\u0301\u200d\ufe0f{}\n ")  # surrogates too
 
+
+class Thing:
+    """Something else. With a name that is the same in every process, since tests are handed out by their names."""
+
+    def __repr__(self) -> str:
+        return "Thing()"
+
+
 LEGAL = {
     "a letter": "x",
     "as people write them": "order:123",
@@ -120,7 +128,7 @@ def test_an_illegal_name_is_refused(name: str) -> None:
     said.encode()
 
 
-@pytest.mark.parametrize("name", [None, 7, 1.5, True, b"x", bytearray(b"x"), ["x"], ("x",), object(), str], ids=repr)
+@pytest.mark.parametrize("name", [None, 7, 1.5, True, b"x", bytearray(b"x"), ["x"], ("x",), Thing(), str], ids=repr)
 def test_a_name_is_a_string(name: object) -> None:
     with pytest.raises(UsageError, match=f"is a string, not {type(name).__name__}"):
         checks.name(name)
@@ -191,7 +199,7 @@ def test_a_name_in_ascii_needs_no_unicode_tables(monkeypatch: pytest.MonkeyPatch
 
 Check = Callable[[Any], float | None]
 ALL: list[Check] = [checks.ttl, checks.timeout, checks.request_timeout]
-NO_DURATION = [True, False, "10", "", b"1", Decimal(10), Fraction(1, 2), 1j, [1], object(), float, timedelta]
+NO_DURATION = [True, False, "10", "", b"1", Decimal(10), Fraction(1, 2), 1j, [1], Thing(), float, timedelta]
 
 
 @pytest.mark.parametrize("check", ALL)
