@@ -19,9 +19,6 @@ ALONE = (
     "flow/test_keeper",
     "hazards/",
     "quorum/test_quorum_chaos.py",
-    "sim/",
-    "spec/",
-    "test_docs.py",
     "test_import.py",
     "test_processes.py",
 )
