@@ -53,7 +53,7 @@ class Stage:
                 self.path.open("r+b") as file,
                 mmap.mmap(file.fileno(), 1) as flag,
                 Worker("pause_worker.py", self.colour, self.url, self.node.url, self.path, self.fifo) as holder,
-                interlock.Client(self.url, renew=False, request_timeout=0.5) as rival,
+                interlock.Client(self.url, renew=False, request_timeout=2) as rival,
             ):
                 for order in orders:
                     results.append(self.trial(order, holder, rival, flag))
