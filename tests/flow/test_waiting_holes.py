@@ -724,3 +724,44 @@ def test_what_is_known_of_the_stores_clock_is_changed_no_more_than_need_be(url: 
             assert 2.9 < hub.offset() < 3.1
 
     asyncio.run(main())
+
+
+# --- too late -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_over_before_its_waiter_came_to_it_is_not_handed_out(url: str) -> None:
+    """It was given while the waiter did not run for longer than it lasts. The waiter is first once more, and asks."""
+
+    async def main() -> None:
+        async with clients(url, ttl=20) as (one, two):
+            first = await one.lock("x").acquire()
+            task = asyncio.create_task(two.lock("x").acquire(timeout=SOON))
+            await in_line(two)
+            gate = two._site.gate
+            (waiter,) = gate.in_line.values()
+            now = two._site.runtime.now()
+            assert gate.serve(waiter, Hold("x", waiter.token, 3.0, 1, now - 1.0, began=now - 4.0))
+            await in_line(two)
+            assert not task.done(), "it was handed a lease that is over"
+            await first.release()
+            second = await task
+            assert second.state == "held"
+            assert second.fence > first.fence
+            await second.release()
+
+    asyncio.run(main())
+
+
+def test_how_long_it_took_is_told(url: str) -> None:
+    with Client(url, ttl=20) as one, Client(url, ttl=20) as two:
+        first = one.lock("x").acquire()
+        assert 0.0 <= first.waited < SOON
+        threading.Timer(0.3, first.release).start()
+        began = time.monotonic()
+        second = two.lock("x").acquire()
+        assert 0.2 < second.waited <= time.monotonic() - began
+        second.release()
+        lease = two.lock("x").try_acquire()
+        assert lease is not None
+        assert lease.waited == 0.0, "it did not wait"
+        lease.release()

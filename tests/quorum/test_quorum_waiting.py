@@ -542,3 +542,30 @@ def test_what_is_announced_to_somebody_who_has_left_is_passed_on_once(desk: Desk
         strays = [Announced("x", claim.token, 0, 0.0, 0.0)] if forgotten else []
         assert hear(waiter) == strays, "its release has passed it on; later, the hub does"
         assert run(waiter.inspect("x", 5.0)).held is False
+
+
+def test_whoever_waits_stands_in_line_where_an_inbox_was_slow_to_open(five: list[Node], colour: str) -> None:
+    """It could not be told there, so it did not wait there. Now it can, and asks again."""
+
+    async def body(kit: Kit) -> None:
+        holder, client, inside = kit.client(renew=True), kit.client(renew=True), Inside()
+        member = client._site.backend._members[4]
+        real, tries = member.open_inbox, []
+
+        async def slow(within: float) -> str:
+            tries.append(within)
+            if len(tries) < 3:
+                raise interlock.Unavailable("not yet", backend="", cause="timeout")
+            return await real(within)
+
+        member.open_inbox = slow
+        lease = await holder.lock("x", ttl=300).acquire()
+        job = start(kit, inside.work(kit, client, 0, ttl=300))
+        await all_in_line(kit, five[:4], 1)
+        await all_in_line(kit, five, 1)
+        assert len(tries) >= 3
+        await lease.release()
+        await finish(job)
+        assert nothing_left(five)
+
+    run_body(body, urls(five), colour)

@@ -318,11 +318,14 @@ class Gate:
         """What it was given is over before it came to it: it is first once more, and asks with another token."""
         with self.guard:
             self.in_line.pop(waiter.token, None)
+            door = self._door(waiter.name, waiter.arrival)
+            if door.holder is waiter.hold:  # or what is announced to its token would be taken for held
+                door.holder = None
             waiter.hold, waiter.token, waiter.in_line, waiter.until = None, token, False, 0.0
             waiter.asking = waiter.again = False
             if not waiter.inside and not waiter.gone:
                 waiter.inside = True
-                self._door(waiter.name, waiter.arrival).waiters.insert(0, waiter)
+                door.waiters.insert(0, waiter)
 
     def renew(self, waiter: Waiter, token: str) -> None:
         """Its token is spent and stands in no line: it asks with another."""
