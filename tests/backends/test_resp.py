@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.backends.redis.resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, answers, bulk
-from interlock.backends.redis.scripts import CLAIM
+from interlock.backends.redis.scripts import CLAIM, ENROLL, EXTEND, HAND_OVER, INSPECT, RELEASE, RETREAT, ROLL
 
 line = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
 replies = st.recursive(
@@ -78,11 +79,21 @@ def test_a_line_without_end_is_an_error_in_the_end() -> None:
 
 
 def test_a_call_is_packed_as_the_server_reads_it() -> None:
-    packed = CLAIM.evalsha((b"k1", b"k2"), b"a")
-    parser = Parser()
-    parser.feed(packed)
-    assert parser.next() == [b"EVALSHA", CLAIM.sha.encode(), b"2", b"k1", b"k2", b"a"]
+    request, carried, parser = CLAIM((b"k1", b"k2"), b"a"), set[str](), Parser()
+    parser.feed(request.pack(carried) + request.pack(carried) + request._replace(full=True).pack(carried))
+    how, text, *rest = cast(list[bytes], parser.next())
+    assert (how, hashlib.sha1(text).hexdigest(), rest) == (b"EVAL", CLAIM.sha, [b"2", b"k1", b"k2", b"a"])
+    assert parser.next() == [b"EVALSHA", CLAIM.sha.encode(), b"2", b"k1", b"k2", b"a"], "the connection has carried it"
+    assert parser.next() == [b"EVAL", text, *rest], "the node says that it does not have it"
     assert parser.next() is INCOMPLETE
+
+
+def test_scripts_travel_without_their_comments() -> None:
+    for script in (CLAIM, EXTEND, RELEASE, HAND_OVER, RETREAT, INSPECT, ROLL, ENROLL):
+        text = script.by_text.split(b"\r\n")[3]
+        assert len(text) > 300
+        assert b"--" not in text
+        assert all(line == line.strip() != b"" for line in text.splitlines())
 
 
 def test_an_answer_is_known_by_its_mark() -> None:

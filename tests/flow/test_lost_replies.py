@@ -62,11 +62,13 @@ def test_the_reply_to_a_claim_is_lost(node: Node, proxy: FaultProxy, colour: str
     async def body(kit: Kit) -> None:
         client = await warm(kit)
         FAULTS[fault](proxy, CLAIM.sha.encode())
-        before = proxy.commands.count(b"EVALSHA")
+        before = len(proxy.commands)
         with pytest.raises(Unavailable) as caught:
             await getattr(client.lock("ghost", ttl=30), verb)()
         assert keys(node) == set(), "the undo took the lock out again"
-        assert proxy.commands.count(b"EVALSHA") == before + 1, "one claim, no hidden retry"
+        # what is cut off is followed by nothing: the undo goes down a new connection, which has not carried its text
+        asked = [b"EVALSHA", b"EVALSHA" if fault == "dropped" else b"EVAL"]
+        assert [what for what in proxy.commands[before:] if what.startswith(b"EVAL")] == asked, "one claim, no hidden retry"
         assert caught.value.cause == ("timeout" if fault == "dropped" else "closed")
         assert "Nothing is left behind" in str(caught.value)
         lease = await client.lock("ghost").try_acquire()

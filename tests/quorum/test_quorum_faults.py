@@ -90,7 +90,9 @@ def test_without_a_quorum_it_says_so_in_time_and_leaves_nothing(five: list[Node]
             assert time.monotonic() - began < 5
             error = caught.value
             assert len(error.votes) == 5
-            assert [vote.verdict for vote in error.votes[3:]] == ["granted", "granted"]
+            verdicts = [vote.verdict for vote in error.votes[3:]]  # one that was slow for a moment is not asked at first
+            assert "granted" in verdicts
+            assert set(verdicts) <= {"granted", "resting", "silent"}
             assert {vote.verdict for vote in error.votes[:3]} <= ({"timeout"} if how == "frozen" else {"refused", "closed"})
             assert "3 of 5 nodes must answer" in str(error)
             assert all(node.url in str(error) for node in five)

@@ -78,7 +78,7 @@ def test_every_node_gets_one_request_for_the_whole_batch(five: list[Node], proxi
             assert all(len(each) <= 1 for each in commands)
             if all(commands):
                 break
-        assert commands == [[b"EVALSHA"]] * 5
+        assert all(command in ([b"EVALSHA"], [b"EVAL"]) for command in commands), "by text on a new connection"
         assert all(node.command("PTTL", lease.name) > 50_000 for node in five for lease in leases)
         await let_go(client, *leases)
 

@@ -20,6 +20,7 @@ from ...runtime import forks
 from .aio_wire import BROKEN, LATE, AsyncEar, Stream, Wire, settle
 from .connect import Recipe
 from .resp import Reply
+from .scripts import Request
 from .transport import Undo
 
 OVERDUE = 5.0  # seconds after which an answer that nobody waits for is not expected any more
@@ -47,7 +48,7 @@ class AsyncTransport:
         self._wire, self._ears, self._closed = None, set(), True
         self._owing.clear()
 
-    async def call(self, request: bytes, mark: bytes, tokens: Sequence[str], within: float, undo: Undo = None) -> Reply:
+    async def call(self, request: Request, mark: bytes, tokens: Sequence[str], within: float, undo: Undo = None) -> Reply:
         """See `transport.Transport.call`."""
         until = self._enter() + within
         wire = next(filter(None, map(self._owed_on, tokens)), None) if self._owing else None
@@ -56,7 +57,7 @@ class AsyncTransport:
             self._forget(token)
         return reply
 
-    async def follow(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
+    async def follow(self, request: Request, mark: bytes, token: str, within: float) -> Reply:
         """See `transport.Transport.follow`."""
         until = self._enter() + within
         if token not in self._owing:
@@ -139,9 +140,6 @@ class AsyncTransport:
         if self._wire is not None and self._wire.lag(now) > OVERDUE:
             self._give_up(self._wire)
         if self._wire is not None and not self._wire.dead:
-            if self._wire.forgetful:
-                self._wire.forgetful = False
-                self.age += 1
             return self._wire
         assert self._connecting is not None  # noqa: S101 - set by _enter
         try:
@@ -169,12 +167,12 @@ class AsyncTransport:
             raise
 
     async def _exchange(
-        self, wire: Wire, request: bytes, mark: bytes, tokens: Sequence[str], until: float, undo: Undo
+        self, wire: Wire, request: Request, mark: bytes, tokens: Sequence[str], until: float, undo: Undo
     ) -> Reply:
         loop = asyncio.get_running_loop()
         where = self._recipe.address
         wire.users += 1
-        future = wire.send(request, mark, tokens)
+        future = wire.send(request.pack(wire.carried), mark, tokens)
         if wire is not self._wire:
             self._retired(wire)
         alarm = loop.call_at(until, settle, future, LATE)
@@ -232,7 +230,7 @@ class AsyncTransport:
             self._retired(wire)
         if not self._lives(wire):
             undos = [undo() for other, undo, _ in self._owing.values() if other is wire and undo is not None]
-            wire.close(b"".join(undos))
+            wire.close(b"".join(request.pack(wire.carried) for some in undos for request in some))
 
     def _retired(self, wire: Wire) -> None:
         """New requests go elsewhere from now on, but not those that follow what somebody still waits for here."""

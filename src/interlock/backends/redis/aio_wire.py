@@ -61,7 +61,7 @@ class Wire(Stream):
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
         self._waiting: deque[Asked] = deque()
-        self.forgetful = False  # an error came that nobody read: the node may have lost its scripts
+        self.carried: set[str] = set()  # the scripts whose texts it has carried: see `scripts`
         self.users = 0  # requests whose callers do not have their answers yet
 
     def send(self, request: bytes, mark: bytes, tokens: Sequence[str] = ()) -> asyncio.Future[Any]:
@@ -85,8 +85,8 @@ class Wire(Stream):
                 while not (answers(cast(Reply, reply), mark) or isinstance(reply, ErrorReply)):
                     settle(future, BROKEN)
                     mark, future, *_ = self._waiting.popleft()
-                if future.done() and isinstance(reply, ErrorReply):
-                    self.forgetful = True
+                if isinstance(reply, ErrorReply):
+                    self.carried.clear()
                 settle(future, reply)
         except (ProtocolError, IndexError):  # not RESP, or a reply to nothing that was asked
             self.close()

@@ -69,7 +69,6 @@ class RedisBackend:
         self.address = address
         self._transport = transport
         self._now = runtime.now
-        self._loaded: set[tuple[int, str]] = set()  # which scripts the node has, as far as we know
         self._clock = ServerClock(runtime.now)
         self._roll: tuple[bytes, ...] = ()  # the key, once it is a node of a quorum
         self._places: dict[str, bytes] = {}  # token → how it stands in line, from before that is sent until it is out
@@ -99,7 +98,7 @@ class RedisBackend:
     def _undo(self, name: str, *tokens: tuple[str, bytes]) -> Undo:
         """What takes back a request of these tokens, each with how it may stand in line."""
         roll = self._roll  # not all of us: the transport keeps this, and nobody would ever be collected
-        return lambda: b"".join(undoing(name, token, member, roll) for token, member in tokens)
+        return lambda: [undoing(name, token, member, roll) for token, member in tokens]
 
     def _claimed(self, claim: Claim, reply: Reply) -> Granted | Refused | Unmarked:
         """What claim.lua, or hand_over.lua in its place, says to a claim."""
@@ -306,19 +305,16 @@ class RedisBackend:
     ) -> Reply:
         until = self._now() + within
         mark = fresh_mark()
-        pack = script.evalsha if (self._transport.age, script.sha) in self._loaded else script.eval
-        reply = await self._transport.call(pack(keys, *arguments, mark), mark, tokens, within, undo)
+        request = script(keys, *arguments, mark)
+        reply = await self._transport.call(request, mark, tokens, within, undo)
         if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT":  # nothing was done: not a retry, a first try
             left = max(until - self._now(), 0.001)
-            reply = await self._transport.call(script.eval(keys, *arguments, mark), mark, tokens, left, undo)
+            reply = await self._transport.call(request._replace(full=True), mark, tokens, left, undo)
         if isinstance(reply, ErrorReply):
             for token in tokens:
                 if token not in self._waiting:
                     self._left(token)
             raise refusal(self.address, reply, name)
-        age = self._transport.age  # only now: the call may have opened the connection
-        if (age, script.sha) not in self._loaded:
-            self._loaded = {known for known in self._loaded if known[0] == age} | {(age, script.sha)}
         return reply
 
 

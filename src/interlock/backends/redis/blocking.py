@@ -22,6 +22,7 @@ from ...runtime.base import now
 from ...runtime.blocking import at_exit
 from .connect import Recipe
 from .resp import ProtocolError, Reply
+from .scripts import Request
 from .transport import Undo
 from .wire import Late, Listener, Wire
 
@@ -63,9 +64,9 @@ class BlockingTransport:
         self._late: list[Parked] = []  # of tokens that are done with, and of requests without one
         self._ears: list[Listener] = []
         self._living: set[str] = set()  # tokens
-        self._guard = threading.RLock()  # around the two above; never held while waiting; a signal handler may come back in
+        self._guard = threading.RLock()  # around what is parked; never held while waiting; a signal handler may come back in
 
-    async def call(self, request: bytes, mark: bytes, tokens: Sequence[str], within: float, undo: Undo = None) -> Reply:
+    async def call(self, request: Request, mark: bytes, tokens: Sequence[str], within: float, undo: Undo = None) -> Reply:
         """See `transport.Transport.call`."""
         self._enter()
         until = now() + within
@@ -76,7 +77,7 @@ class BlockingTransport:
         self._settle(wire, tokens)
         return reply
 
-    async def follow(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
+    async def follow(self, request: Request, mark: bytes, token: str, within: float) -> Reply:
         """See `transport.Transport.follow`."""
         self._enter()
         if token not in self._parked:
@@ -214,11 +215,11 @@ class BlockingTransport:
             raise
 
     async def _exchange(
-        self, wire: Wire, parked: Parked | None, request: bytes, mark: bytes, tokens: Sequence[str], until: float, undo: Undo
+        self, wire: Wire, parked: Parked | None, request: Request, mark: bytes, tokens: Sequence[str], until: float, undo: Undo
     ) -> Reply:
         """`parked`: where the connection was."""
         try:
-            await wire.send(request, until)
+            await wire.send(request.pack(wire.carried), until)
             return await wire.reply(mark, until)
         except BaseException as error:
             # A time-out, or whatever interrupts us, leaves a connection on which more can follow; only its own troubles end it.
@@ -246,9 +247,6 @@ class BlockingTransport:
         self._keep(wire)
 
     def _keep(self, wire: Wire) -> None:
-        if wire.forgetful:
-            wire.forgetful = False
-            self.age += 1
         if len(self._idle) < MAX_IDLE and not self._closed:
             self._idle.append(wire)
         else:
@@ -278,7 +276,7 @@ class BlockingTransport:
             if parked.since > long_ago or not self._living.isdisjoint(parked.tokens):
                 return False
             if parked.undo is not None:
-                wire.say_last(parked.undo())
+                wire.say_last(b"".join(request.pack(wire.carried) for request in parked.undo()))
         except (OSError, ProtocolError):
             pass
         wire.close()

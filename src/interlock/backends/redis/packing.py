@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ...core import fence as fences
 from ...core.claim import Claim, Waiting
-from .scripts import RELEASE
+from .scripts import RELEASE, Request
 
 # How long an unused fence counter is kept. Longer than any plausible step back of a server's clock: within this time the
 # counter, not the clock, decides. Short enough that a million names do not leave a million counters for long.
@@ -61,9 +61,9 @@ def leaving(token: str, member: bytes, at: int = 0, proposal: int = 0) -> tuple[
     return token.encode(), member, b"%d" % at, IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal
 
 
-def undoing(name: str, token: str, member: bytes, roll: tuple[bytes, ...], mark: bytes = b"-") -> bytes:
+def undoing(name: str, token: str, member: bytes, roll: tuple[bytes, ...], mark: bytes = b"-") -> Request:
     """The request that takes back whatever the token may have."""
-    return RELEASE.eval(line_keys(name) + roll, *leaving(token, member), mark)
+    return RELEASE(line_keys(name) + roll, *leaving(token, member), mark)
 
 
 def ms(ttl: float) -> int:

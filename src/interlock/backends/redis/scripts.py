@@ -1,39 +1,59 @@
 """The scripts, read once, with the two ways to call them packed ahead of time.
 
-A verb is sent as EVAL at first, with the whole text, and as EVALSHA from then on; a server that has lost the script answers
-NOSCRIPT, has done nothing, and gets the text again. Not the other way round: in a quorum the answer NOSCRIPT may come too late
-to be read, time after time. An undo is always sent as EVAL: its answer may never be read at all.
+A connection carries the whole text of a script once (EVAL) and its hash from then on (EVALSHA): the node works off a connection
+in order, so it has the one when it comes to the other, answered or not. A node that lost its scripts answers NOSCRIPT, has
+done nothing, and gets the text again; with any error, read by somebody or not, a connection starts over with texts.
+
+So what piles up on a connection to a node that is frozen stays small. That matters: a server reads some 16 kB at a time, and if
+the client has hung up by then, it drops what is left after its next attempt to answer, be it an undo.
 """
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import NamedTuple
 
 from .resp import bulk
 
 
 class Script:
-    """One .lua file, or several in a row. `evalsha` and `eval` pack a call with its keys and arguments."""
+    """One .lua file, or several in a row."""
 
     def __init__(self, *parts: str) -> None:
-        text = b"".join((Path(__file__).parent / f"{part}.lua").read_bytes() for part in parts)
+        text = b"".join(map(_text, parts))
         self.sha = hashlib.sha1(text, usedforsecurity=False).hexdigest()
-        self._by_sha = bulk(b"EVALSHA") + bulk(self.sha.encode())
-        self._by_text = bulk(b"EVAL") + bulk(text)
+        self.by_sha = bulk(b"EVALSHA") + bulk(self.sha.encode())
+        self.by_text = bulk(b"EVAL") + bulk(text)
 
-    def evalsha(self, keys: tuple[bytes, ...], *arguments: bytes) -> bytes:
-        """The call by hash."""
-        return _pack(self._by_sha, keys, arguments)
-
-    def eval(self, keys: tuple[bytes, ...], *arguments: bytes) -> bytes:
-        """The call by text."""
-        return _pack(self._by_text, keys, arguments)
+    def __call__(self, keys: tuple[bytes, ...], *arguments: bytes) -> Request:
+        """A call of it."""
+        rest = b"".join(map(bulk, (b"%d" % len(keys), *keys, *arguments)))
+        return Request(self, b"*%d\r\n" % (3 + len(keys) + len(arguments)), rest)
 
 
-def _pack(how: bytes, keys: tuple[bytes, ...], arguments: tuple[bytes, ...]) -> bytes:
-    head = b"*%d\r\n%b%b" % (3 + len(keys) + len(arguments), how, bulk(b"%d" % len(keys)))
-    return head + b"".join(map(bulk, keys)) + b"".join(map(bulk, arguments))
+class Request(NamedTuple):
+    """A call of a script, but for how it is called."""
+
+    script: Script
+    head: bytes
+    rest: bytes
+    full: bool = False  # with the text, whatever the connection has carried
+
+    def pack(self, carried: set[str]) -> bytes:
+        """The bytes for a connection that has carried the texts of these scripts. From now on it has carried this one."""
+        script = self.script
+        if script.sha in carried and not self.full:
+            return self.head + script.by_sha + self.rest
+        carried.add(script.sha)
+        return self.head + script.by_text + self.rest
+
+
+def _text(part: str) -> bytes:
+    """The file without its comments and indentation, which are half of it."""
+    lines = (Path(__file__).parent / f"{part}.lua").read_text().splitlines()
+    code = (line.partition(" -- ")[0].strip() for line in lines if not line.lstrip().startswith("--"))
+    return "".join(f"{line}\n" for line in code if line).encode()
 
 
 CLAIM = Script("stand", "claim")

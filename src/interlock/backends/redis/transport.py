@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from .resp import Reply
+from .scripts import Request
 
-Undo = Callable[[], bytes] | None
-"""Packs the request that takes back what an unanswered one may have done."""
+Undo = Callable[[], list[Request]] | None
+"""Makes the requests that take back what an unanswered one may have done."""
 
 
 class Ear(Protocol):
@@ -35,16 +36,16 @@ class Transport(Protocol):
     """
 
     age: int
-    """Grows when the node may have forgotten the scripts it was sent: with a new connection, or when a reply says so."""
+    """Grows with a new connection: the node may be another one by now."""
 
-    async def call(self, request: bytes, mark: bytes, tokens: Sequence[str], within: float, undo: Undo = None) -> Reply:
+    async def call(self, request: Request, mark: bytes, tokens: Sequence[str], within: float, undo: Undo = None) -> Reply:
         """One request, one reply. Goes down the connection that still owes one of the tokens an answer, if there is one.
 
         Raises Unavailable when there is no reply within `within` seconds. Without tokens it is not tracked. `undo` is sent when
         the transport gives up on a connection on which the answer to this request is long overdue.
         """
 
-    async def follow(self, request: bytes, mark: bytes, token: str, within: float) -> Reply:
+    async def follow(self, request: Request, mark: bytes, token: str, within: float) -> Reply:
         """Send `request` behind this token's unanswered ones, down the same connection, or a new one if that is dead.
 
         None at once when nothing of the token is unanswered. Afterwards nothing is remembered of the token.

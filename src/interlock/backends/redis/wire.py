@@ -26,7 +26,7 @@ class Late(Exception):
 class Wire:
     """One connection. `owed` counts the replies that are still to come."""
 
-    __slots__ = ("__weakref__", "_again", "_close", "_parser", "_sock", "dead", "forgetful", "owed", "torn")
+    __slots__ = ("__weakref__", "_again", "_close", "_parser", "_sock", "carried", "dead", "owed", "torn")
 
     def __init__(self, connection: Any) -> None:
         self._sock = connection._sock
@@ -44,7 +44,7 @@ class Wire:
         self.owed = 0
         self.dead = False
         self.torn = False
-        self.forgetful = False  # an error came that nobody read: the node may have lost its scripts
+        self.carried: set[str] = set()  # the scripts whose texts it has carried: see `scripts`
 
     def readable(self) -> bool:
         """Whether something has come in: a reply, or the peer's goodbye."""
@@ -87,11 +87,11 @@ class Wire:
                 self._read()
                 continue
             self.owed -= 1
+            self._note(reply)
             # Replies come in order: with ours here, an older one that is still missing will never come.
             if answers(cast(Reply, reply), mark) or (isinstance(reply, ErrorReply) and self.owed == 0):
                 self.owed = 0
                 return cast(Reply, reply)
-            self.forgetful |= isinstance(reply, ErrorReply)
             if self.owed == 0:
                 raise ProtocolError("the reply belongs to another request")
 
@@ -101,7 +101,11 @@ class Wire:
             self._read()
             while self.owed and (reply := self._parser.next()) is not INCOMPLETE:
                 self.owed -= 1
-                self.forgetful |= isinstance(reply, ErrorReply)
+                self._note(reply)
+
+    def _note(self, reply: object) -> None:
+        if isinstance(reply, ErrorReply):
+            self.carried.clear()
 
     async def heard(self, until: float) -> list[Reply]:
         """What has come in unasked, on a connection that is subscribed; nothing at `until`. Raises OSError, ProtocolError."""
