@@ -20,9 +20,16 @@ if redis.call('GET', KEYS[1]) == ARGV[9] then
   end
   if ARGV[8] == '1' then redis.pcall('ZREM', KEYS[3], ARGV[6]) end -- or it might be served in its own absence
   local token, left, minted = nil, nil, fence
-  if before > 0 then token, left, minted = serve(before, own, fence, at, idle, epoch, proposal) end
+  -- Usually it stands in line first, where it would stand afterwards: then nobody has to look who is before it.
+  local stands = before > 0 and not to_itself and not KEYS[4] and ARGV[7] == ARGV[10] and ARGV[6]
+  if stands then join(KEYS[3], stands, ARGV[7]) end
+  if before > 0 then token, left, minted = serve(before, own, fence, at, idle, epoch, proposal, stands) end
   if token then
-    if ARGV[7] ~= '' then stand(KEYS[3], ARGV[6], ARGV[7], left, idle) end
+    if not stands then
+      if ARGV[7] ~= '' then stand(KEYS[3], ARGV[6], ARGV[7], left, idle) end
+    elseif 2 * left > idle or fence % 64 == 0 then -- else whoever was served stood there, and saw to it
+      redis.call('PEXPIRE', KEYS[3], string.format('%.0f', math.max(idle, 2 * left)))
+    end
     local owner = ''
     if string.sub(token, 33, 33) == '~' then owner = string.sub(token, 34) end -- the first 32 are its secret
     if KEYS[4] then return {3, left, owner, now(), redis.sha1hex(token), string.format('%.0f', minted), mark} end

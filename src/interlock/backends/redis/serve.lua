@@ -41,17 +41,23 @@ local function mint(ttl, idle, epoch, proposal)
 end
 
 -- Serve the first who can be told: only those who came earlier than `before`, if that is given, and at that moment only those
--- who stand before `own`. `at` is a time that the server's clock has reached, or 0. Answers the token that has the lock now, its
--- ttl and its fence; or nothing.
-local function serve(before, own, fence, at, idle, epoch, proposal)
+-- who stand before `own`. Or only those who came earlier than `stands`, which is in line, last of them, and leaves it when nobody
+-- else is left. `at` is a time that the server's clock has reached, or 0. Answers the token that has the lock now, its ttl and
+-- its fence; or nothing.
+local function serve(before, own, fence, at, idle, epoch, proposal, stands)
   for _ = 1, 128 do -- so many dead ones at once; more are left to the next release
-    if before then
+    if before and not stands then
       local first = redis.pcall('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
       local arrival = tonumber(first[2])
       if not arrival or arrival > before or (arrival == before and first[1] >= own) then return end
     end
-    local member = redis.pcall('ZPOPMIN', KEYS[3])[1] -- no error if the key is not a line: then nobody is in it
-    if not member then return end
+    local popped = redis.pcall('ZPOPMIN', KEYS[3]) -- no error if the key is not a line: then nobody is in it
+    local member = popped[1]
+    if not member or member == stands then return end
+    if stands and tonumber(popped[2]) >= before then -- at the same moment
+      redis.call('ZADD', KEYS[3], popped[2], member)
+      break
+    end
     local token, inbox, ms = string.match(member, '^(.*) (%S+) (%d+)$')
     if token then
       fence = fence or mint(tonumber(ms), idle, epoch, proposal)
@@ -66,4 +72,5 @@ local function serve(before, own, fence, at, idle, epoch, proposal)
       end
     end
   end
+  if stands then redis.pcall('ZREM', KEYS[3], stands) end
 end
