@@ -233,7 +233,10 @@ class QuorumBackend:
         return tally.outcomes
 
     async def _mend(self, leases: Sequence[Renewal], tally: Extensions, until: float) -> None:
-        """Put leases on nodes that lost them or never had them, and take back what is left of lost ones. Best effort."""
+        """Put leases on nodes that lost them or never had them. Best effort.
+
+        What is left of lost ones stays: their holders do not know yet, and it keeps others out until they do (`Gone.left`).
+        """
         for lease, outcome in zip(leases, tally.outcomes, strict=True):
             if isinstance(outcome, Granted):
                 self.electorate.longest = max(self.electorate.longest, lease.ttl)
@@ -242,9 +245,6 @@ class QuorumBackend:
         for number, fence, node in tally.lacking()[:MENDED_AT_ONCE]:
             work.setdefault(node, []).append(leases[number]._replace(fence=fence))
         await self._runtime.race([self._heal(node, lacking, until) for node, lacking in work.items()], lambda *_: False)
-        for number, nodes in tally.left_over()[:MENDED_AT_ONCE]:
-            if (left := until - self._runtime.now()) > 0:
-                await self._release(leases[number].name, leases[number].token, left, nodes)
 
     async def _heal(self, index: int, leases: Sequence[Renewal], until: float) -> None:
         """Put leases on a node, their fences with them. The quorum stands without."""

@@ -96,9 +96,11 @@ class Unmarked(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """The token holds nothing any more. `taken`: somebody else holds the name now."""
+    """The token holds nothing any more. `taken`: somebody else holds the name now. `left`: some nodes of a quorum may have the
+    token still; they are rid of it when its holder is done, not before: until then it is what keeps others out."""
 
     taken: bool
+    left: bool = False
 
 
 class Waiting(NamedTuple):

@@ -238,10 +238,12 @@ class Hold:
 
     # --- telling --------------------------------------------------------------------------------------------------------
 
-    def vanished(self, now: float, taken: bool) -> None:
-        """The store says that the token holds nothing: somebody else has the name, or the entry is gone before its time."""
+    def vanished(self, now: float, taken: bool, left: bool = False) -> None:
+        """The store says that the token holds nothing: somebody else has the name, or the entry is gone before its time.
+        `left`: but for some nodes of a quorum, which are to be rid of it once the holder is done."""
         if not self.lost(now):
             self.gone = "taken" if taken else "forced"
+        self.unsure |= left
 
     def tell(self) -> None:
         """Tell the watchers that it is lost. Once."""

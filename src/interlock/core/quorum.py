@@ -135,7 +135,7 @@ class Extensions:
         if len(granted) >= self._needed:
             return Granted(max(answer.fence for answer in granted), min(answer.ttl for answer in granted))
         if gone and self._able - len(gone) < self._needed:
-            return Gone(taken=any(answer.taken for answer in gone))
+            return Gone(any(answer.taken for answer in gone), left=len(gone) < self._able)
         return None
 
     @property
@@ -152,15 +152,6 @@ class Extensions:
             for node, answer in zip(self._nodes, self._answers[number], strict=True)
             if answer == Gone(taken=False)
         ]
-
-    def left_over(self) -> list[tuple[int, set[int]]]:
-        """Which leases are gone although some nodes have just extended them, or may have: (lease, nodes that said so)."""
-        holding = [
-            (number, {node for node, answer in zip(self._nodes, answers, strict=True) if isinstance(answer, Granted)})
-            for number, answers in enumerate(self._answers)
-            if isinstance(self.outcomes[number], Gone)
-        ]
-        return [(number, nodes) for number, nodes in holding if nodes or len(self._nodes) < self._able]
 
 
 class Roll(NamedTuple):

@@ -97,7 +97,7 @@ async def extend(site: Site, hold: Hold, ttl: float, moved: Callable[[], None] =
         check(hold, sent_at)
     now = site.runtime.now()
     if isinstance(answer, Gone):
-        hold.vanished(now, answer.taken)
+        hold.vanished(now, answer.taken, answer.left)
         hold.tell()
         raise lost(hold)
     if hold.lost(now):  # over before the answer came: somebody may have acted on that, so it stays over

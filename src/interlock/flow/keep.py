@@ -273,7 +273,7 @@ class Keeper:
         elif hold.released or hold.leaving:
             pass  # somebody gave it back meanwhile
         elif isinstance(answer, Gone):
-            hold.vanished(now, answer.taken)
+            hold.vanished(now, answer.taken, answer.left)
         elif hold.lost(now):
             hold.unsure = True
         else:
