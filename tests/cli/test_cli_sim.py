@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from interlock.testing.history import check, from_jsonl
+from interlock.testing.sim import FAULTS
 from interlock.testing.sim.mutants import MUTANTS
 
 from .cli_support import Run
@@ -21,8 +23,31 @@ def test_one_history_is_a_timeline(run: Run) -> None:
 def test_many_are_summed_up(run: Run) -> None:
     done = run("sim", "--faults", "pause", "--nodes", "1", "--histories", "20")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("20 histories, ")
-    assert done.stdout.endswith("all promises were kept\n")
+    *_, counts, last = done.stdout.splitlines()
+    assert counts.startswith("20 histories, ")
+    assert counts.endswith(" 0 histories broke a promise")
+    assert last == "all promises were kept"
+
+
+def test_several_processes_find_what_one_does(run: Run) -> None:
+    def found(*more: str) -> dict[str, Any]:
+        done = run("sim", "--faults", "pause,delay", "--histories", "120", "--mutant", "plain-del", "--json", *more)
+        assert (done.returncode, done.stderr) == (1, "")
+        summary: dict[str, Any] = json.loads(done.stdout)
+        (group,) = summary["groups"]
+        assert group["broken_histories"] == len(group["broken"]) == summary["all"]["broken_histories"] > 0
+        assert group["histories"] == 120
+        return {key: value for key, value in group.items() if "cpu" not in key}
+
+    assert found() == found("--jobs", "2")
+
+
+def test_each_fault_is_a_line_of_a_table(run: Run) -> None:
+    done = run("sim", "--faults", "each", "--nodes", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, *rows = done.stdout.splitlines()
+    assert first.split()[:3] == ["faults", "histories", "leases"]
+    assert [row.split()[:2] for row in rows[:18]] == [[name, "1"] for name in (*FAULTS, "none", "mixed")] + [["all", "17"]]
 
 
 def test_a_violation_is_exit_code_1_and_can_be_replayed(run: Run) -> None:
@@ -48,7 +73,14 @@ def test_the_mutants_are_listed(run: Run) -> None:
 
 
 def test_a_wrong_command_line(run: Run) -> None:
-    for arguments in (["--faults", "rain"], ["--mutant", "rain"], ["--nodes", "0"], ["--histories", "0"], ["--seed", "x"]):
+    for arguments in (
+        ["--faults", "rain"],
+        ["--mutant", "rain"],
+        ["--nodes", "0"],
+        ["--histories", "0"],
+        ["--seed", "x"],
+        ["--jobs", "0"],
+    ):
         done = run("sim", *arguments)
         assert (done.returncode, done.stdout) == (64, ""), arguments
         assert done.stderr.startswith("interlock: ")

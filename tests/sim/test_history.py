@@ -29,6 +29,11 @@ def touch(at: float, what: str, number: int, fence: int, value: int = 0, note: s
 
 END = Event(99.0, "", "calm")
 
+
+def says(at: float, until: float) -> Event:
+    return Event(at, "c1", "says", "x", "c1#1", until=until)
+
+
 GOOD: dict[str, list[Event]] = {
     "one after the other": lease(1, 1, 9, 1, left=2) + lease(2, 2.5, 9, 2, left=3),
     "after the deadline of one that never left": lease(1, 1, 2, 1) + lease(2, 2.1, 9, 2, left=3),
@@ -55,6 +60,14 @@ GOOD: dict[str, list[Event]] = {
         Event(6, "c1", "kept", "x", "c1#1", until=15),
         *lease(1, 1, 9, 1, left=14)[2:],
         END,
+    ],
+    "says what it has, more after it was renewed, and nothing once it is over": [
+        *lease(1, 1, 9, 1),
+        says(2, 9),
+        Event(6, "c1", "kept", "x", "c1#1", until=15),
+        says(7, 15),
+        told(14.6, 15),
+        says(14.7, 14.7),
     ],
     "gave up while the faults went on": [Event(1, "c1", "not", "x", "c1#1", note="NoQuorum")],
 }
@@ -93,6 +106,14 @@ BAD: list[tuple[str, str, list[Event]]] = [
         [*lease(1, 1, 9, 1), told(8.6, 9), Event(8.7, "c1", "kept", "x", "c1#1", until=12)],
     ),
     ("told", "given away when it was over", [*lease(1, 9.5, 9, 1, note="watched"), told(9.5, 9), END]),
+    ("told", "says that it has more than it was granted", [*lease(1, 1, 9, 1), says(2, 9.1)]),
+    (
+        "told",
+        "says so after it was made shorter",
+        [*lease(1, 1, 9, 1), Event(2, "c1", "kept", "x", "c1#1", until=5), says(3, 9)],
+    ),
+    ("told", "says that it has some left after it was told", [*lease(1, 1, 9, 1), told(8.6, 9), says(8.7, 9)]),
+    ("told", "says that it has some left after the deadline", [*lease(1, 1, 9, 1), says(9.5, 10)]),
     ("left", "still there", [Event(5, "node1", "holds", "x", "c1#1", note="after every ttl")]),
     ("left", "there again", [Event(5, "node1", "revived", "x", "c1#1")]),
     ("stuck", "did not get it", [Event(5, "c1", "not", "x", "c1#1", value=1, note="NoQuorum")]),
@@ -109,6 +130,16 @@ def test_what_is_right_is_let_pass(name: str) -> None:
 def test_what_is_wrong_is_found_under_its_rule(rule: str, name: str, history: list[Event]) -> None:
     found = check(sorted(history, key=lambda event: event.at))
     assert {violation.rule for violation in found} == {rule}, found
+
+
+def test_what_one_rule_is_forgiven_another_is_not() -> None:
+    late = [*lease(1, 1, 9, 1, note="watched"), told(9.2, 9), END]
+    early = lease(1, 1, 9, 1) + lease(2, 8.8, 12, 2)
+    assert not check(late, {"told": 0.3})
+    assert not check(early, {"overlap": 0.3})
+    assert [violation.rule for violation in check(late, {"overlap": 0.3})] == ["told"]
+    assert [violation.rule for violation in check(early, {"told": 0.3})] == ["overlap"]
+    assert not check(late, 0.3)
 
 
 def test_every_rule_has_a_bad_history() -> None:

@@ -1,4 +1,4 @@
 """`interlock sim`: the locks in a simulated world where everything goes wrong, replayed from a seed.
 
-Files: `arguments` (the parser and its help), `verb` (what it prints).
+Files: `arguments` (the parser and its help), `many` (many histories, in several processes), `verb` (what it prints).
 """

@@ -9,6 +9,8 @@ HELP = """\
 examples:
   interlock sim --seed 7 --faults delay,loss      one history, as a timeline
   interlock sim --histories 1000                  a thousand, judged
+  interlock sim --faults each --histories 1000 --jobs 4
+                                                  of each fault, as a table
   interlock sim --seed 0 --faults pause --mutant plain-del
                                                   with a bug planted in it
 
@@ -44,8 +46,10 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     """The options."""
     option = parser.add_argument
     option("--seed", metavar="N", type=int, default=0, help="the seed, or the first of them; default 0")
-    option("--faults", metavar="LIST", default="mixed", help="what goes wrong; default mixed")
+    option("--faults", metavar="LIST", default="mixed", help="what goes wrong; default mixed. each: one group after another")
     option("--nodes", metavar="N", type=int, default=3, help="1: a single store, else a quorum of N; default 3")
     option("--histories", metavar="K", type=int, default=1, help="run so many seeds, print a summary only")
     option("--mutant", metavar="M", help="plant a bug; 'list' shows them")
+    option("--jobs", metavar="N", type=int, default=1, help="share the histories among N processes; default 1")
+    option("--json", action="store_true", help="print the summary as JSON")
     option("--jsonl", action="store_true", help="print the history as lines of JSON, not the timeline")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 import time
-from collections import Counter
+from collections.abc import Callable, Sequence
 
 from ...testing.history import to_jsonl
-from ...testing.sim import Outcome, Plan, simulate
+from ...testing.sim import Plan, simulate
 from ...testing.sim.mutants import MUTANTS, planted
 from ...testing.sim.plan import faults_of
 from .. import exits
 from ..exits import complain
+from .many import GROUPS, Tally, judge_all
 
-SHOWN = 5  # failing seeds that are named; the rest is counted
+SHOWN = 10  # histories that broke a promise, of each group, whose violation is told; of the others, only what replays them
+PROGRESS = 10.0  # seconds between two lines that say how far it is
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -22,19 +26,19 @@ def run(arguments: argparse.Namespace) -> int:
         for name, mutant in MUTANTS.items():
             print(f"{name:<22} {mutant.what}; shows with --nodes {mutant.nodes} --faults {','.join(mutant.faults)}")
         return exits.OK
+    each = arguments.faults.strip() == "each"
     try:
-        faults = faults_of(arguments.faults)
+        faults = [] if each else faults_of(arguments.faults)
     except ValueError as error:
         return complain(f"{error}. Try 'interlock sim --help'", exits.USAGE)
     if arguments.mutant is not None and arguments.mutant not in MUTANTS:
         return complain(f"no such mutant: {arguments.mutant}. Try 'interlock sim --mutant list'", exits.USAGE)
-    if not 1 <= arguments.nodes <= 9 or arguments.histories < 1:
-        return complain("--nodes is 1 to 9, --histories 1 or more. Try 'interlock sim --help'", exits.USAGE)
-    plans = [Plan.of(arguments.seed + number, faults, arguments.nodes) for number in range(arguments.histories)]
+    if not 1 <= arguments.nodes <= 9 or arguments.histories < 1 or arguments.jobs < 1:
+        return complain("--nodes is 1 to 9, --histories and --jobs 1 or more. Try 'interlock sim --help'", exits.USAGE)
+    if arguments.histories > 1 or each or arguments.json:
+        return _many(arguments, GROUPS if each else [arguments.faults])
     with planted(arguments.mutant):
-        if arguments.histories == 1:
-            return _one(plans[0], arguments.jsonl)
-        return _many(plans, arguments.mutant)
+        return _one(Plan.of(arguments.seed, faults, arguments.nodes), arguments.jsonl)
 
 
 def _one(plan: Plan, jsonl: bool) -> int:
@@ -61,23 +65,61 @@ def _title(plan: Plan) -> None:
     )
 
 
-def _many(plans: list[Plan], mutant: str | None) -> int:
-    seen, counted, failed = Counter[str](), Counter[str](), list[Outcome]()
-    began = time.process_time()
-    for plan in plans:
-        outcome = simulate(plan)
-        seen.update(event.what for event in outcome.history)
-        counted.update({violation.rule for violation in outcome.counted})
-        if outcome.failures:
-            failed.append(outcome)
-    took = max(time.process_time() - began, 0.001)
-    print(f"{len(plans)} histories, {len(plans) / took:.0f} per second of CPU: {seen['got']} leases, {seen['kept']} renewals,")
-    print(f"{seen['told']} losses told, {seen['fault'] + seen['pause']} faults struck")
-    for rule, number in sorted(counted.items()):
-        print(f"not promised under these faults, counted: {rule} in {number} histories")
-    for outcome in failed[:SHOWN]:
-        violation = outcome.failures[0]
-        print(f"VIOLATED: {violation.rule}: {violation.text}")
-        print(f"  replay: interlock sim {outcome.plan.arguments}{f' --mutant {mutant}' if mutant else ''}")
-    print(f"{len(failed)} histories broke a promise" if failed else "all promises were kept")
-    return exits.BROKEN if failed else exits.OK
+def _many(arguments: argparse.Namespace, groups: Sequence[str]) -> int:
+    began = time.monotonic()
+    progress = _progress(arguments.histories * len(groups))
+    tallies = judge_all(
+        groups, arguments.nodes, arguments.seed, arguments.histories, arguments.mutant, arguments.jobs, progress
+    )
+    took, whole = time.monotonic() - began, Tally("all")
+    for tally in tallies:
+        whole.add(tally)
+    if arguments.json:
+        about = {"nodes": arguments.nodes, "seed": arguments.seed, "mutant": arguments.mutant, "seconds": round(took, 3)}
+        every = whole.as_json()
+        del every["broken"]  # they are with their groups
+        print(json.dumps(about | {"groups": [tally.as_json() for tally in tallies], "all": every}, indent=2))
+        return exits.BROKEN if whole.broken else exits.OK
+    if len(tallies) > 1:
+        _table([*tallies, whole])
+    else:
+        print(f"{whole.seen['kept']} renewals, {whole.seen['told']} losses told, {whole.struck} faults struck")
+    for rule, number in sorted(whole.counted.items()):
+        print(f"not promised under these faults, counted: {rule} {number} times, in {whole.affected[rule]} histories")
+    for tally in tallies:
+        for place, broken in enumerate(tally.broken):
+            if place < SHOWN:
+                print(f"VIOLATED: {broken.rule}: {broken.text}")
+            print(f"  replay: {broken.replay}")
+    print(
+        f"{whole.histories} histories, {whole.speed:.0f} per second of one core: {whole.seen['got']} leases, "
+        f"{whole.counted['overlap']} overlaps that are allowed, {len(whole.broken)} histories broke a promise"
+    )
+    if not whole.broken:
+        print("all promises were kept")
+    return exits.BROKEN if whole.broken else exits.OK
+
+
+def _table(tallies: Sequence[Tally]) -> None:
+    print(f"{'faults':<10} {'histories':>9} {'leases':>9} {'struck':>8} {'allowed':>8} {'broken':>7} {'per second':>11}")
+    for tally in tallies:
+        numbers = f"{tally.histories:>9} {tally.seen['got']:>9} {tally.struck:>8} {sum(tally.counted.values()):>8}"
+        print(f"{tally.faults:<10} {numbers} {len(tally.broken):>7} {tally.speed:>11.0f}")
+
+
+def _progress(wanted: int) -> Callable[[Tally], None]:
+    """How far it is, on stderr: what takes long should show that it goes on."""
+    began = said = time.monotonic()
+
+    def progress(whole: Tally) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if now - said >= PROGRESS and sys.stderr is not None:
+            said = now
+            left = (now - began) * (wanted - whole.histories) / whole.histories
+            complain(
+                f"{whole.histories} of {wanted} histories, {len(whole.broken)} broke a promise, some {left:.0f} s to go",
+                exits.OK,
+            )
+
+    return progress

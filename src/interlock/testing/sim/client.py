@@ -203,10 +203,18 @@ class Actor:
             await holding.wait_lost(site, hold, period)
         else:
             await runtime.sleep(period)
+        self._say(lease, hold)
         if random.random() < 0.2:
             await self._extend(hold, plan.ttl * random.uniform(0.5, 1.5), lease)
+            self._say(lease, hold)
         if not polite or not hold.lost(runtime.now()):
             await counter.write(runtime, hold.name, lease, hold.fence, value + 1)
+
+    def _say(self, lease: str, hold: Hold) -> None:
+        """Write down what it says when it is asked how long it has left."""
+        now = self._runtime.now()
+        until = self.client.process.host(now + hold.remaining(now))
+        self.world.record(self.name, "says", name=hold.name, lease=lease, until=until)
 
     async def _extend(self, hold: Hold, ttl: float, lease: str) -> None:
         """As `AsyncLease.extend`."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from heapq import heappop, heappush
+from itertools import count, repeat
+from math import inf
 from random import Random
 from typing import Any
 
@@ -42,8 +44,10 @@ class Future:
         if not self.done:
             self.done = True
             self.value = value
-            if self.task is not None:
-                self.task.wake()
+            task = self.task
+            if task is not None and not task._scheduled:  # as `Task.wake`, which is written out here: most wake so
+                task._scheduled, task._waiting = True, None
+                task._kernel.ready.append(task._turn)
 
     def __await__(self) -> Generator[Future, None, Any]:
         if not self.done:
@@ -54,12 +58,14 @@ class Future:
 class Process:
     """A client's process: a clock of its own, and whether it gets to run."""
 
+    __slots__ = ("backlog", "name", "offset", "paused", "rate", "wall_offset")
+
     def __init__(self, name: str, rate: float = 1.0, offset: float = 0.0) -> None:
         self.name = name
         self.rate, self.offset = rate, offset
         self.wall_offset = 0.0  # what the wall clock has jumped by
         self.paused = False
-        self.backlog: list[tuple[bool, Callable[..., object], tuple[Any, ...]]] = []
+        self.backlog: list[tuple[bool, Callable[[Any], object], Any]] = []  # what waits for it; True: it came in from outside
 
     def host(self, moment: float) -> float:
         """A moment of this process's clock, on the clock that all histories are written in."""
@@ -73,6 +79,7 @@ class Task:
         "_kernel",
         "_must_cancel",
         "_scheduled",
+        "_turn",
         "_waiting",
         "_work",
         "done",
@@ -88,7 +95,8 @@ class Task:
         self._kernel = kernel
         self._work = work
         self._waiting: Future | None = None
-        self._must_cancel = self._scheduled = False
+        self._must_cancel = False
+        self._turn: Turn = process, self._step, None  # one for all its turns: there are hundreds of thousands
         self.process = process
         self.then = then  # called once it has ended
         self.done = False
@@ -96,14 +104,15 @@ class Task:
         self.error: BaseException | None = None
         self.fuse = 0  # cancelled at this wait, counted from now; 0: never
         self.op: str = kernel.current.op if kernel.current is not None else ""  # on whose behalf
-        kernel.alive[id(self)] = self
-        self.wake()
+        kernel.alive[self] = None
+        self._scheduled = True
+        kernel.ready.append(self._turn)
 
     def wake(self) -> None:
         """Have it run on."""
         if not self._scheduled and not self.done:
             self._scheduled, self._waiting = True, None
-            self._kernel.soon(self.process, self._step)
+            self._kernel.ready.append(self._turn)
 
     def cancel(self) -> None:
         """Throw Cancelled into it where it waits; if it does not wait any more, in place of what has arrived."""
@@ -118,11 +127,15 @@ class Task:
         """The world ends here: what it waits for will not come."""
         self.then = lambda task: None
         self._must_cancel = True
-        self._step()
+        if self._waiting is not None:
+            self._waiting.task = None
+            self._waiting = None
+        self._step(None)
 
-    def _step(self) -> None:
+    def _step(self, _: None) -> None:
+        kernel = self._kernel
         self._scheduled = False
-        before, self._kernel.current = self._kernel.current, self
+        kernel.current = self  # tasks are stepped by nobody but the kernel, one at a time
         try:
             if self._must_cancel:
                 self._must_cancel = False
@@ -130,25 +143,34 @@ class Task:
             else:
                 ask = self._work.send(None)
         except StopIteration as stop:
-            self._end(stop.value, None)
+            self.result = stop.value
+            self._end()
         except (Exception, Cancelled) as error:  # noqa: BLE001 - whoever waits for the task is told
-            self._end(None, error)
+            self.error = error.with_traceback(None)  # nobody reads it, and its frames lead back here
+            self._end()
         else:
             self._waiting = ask
             ask.task = self
             if self.fuse:
                 self.fuse -= 1
                 if not self.fuse:
-                    self._kernel.burn(self)
+                    kernel.burn(self)
             if self._must_cancel:
                 self.cancel()
-        finally:
-            self._kernel.current = before
+        kernel.current = None
 
-    def _end(self, result: Any, error: BaseException | None) -> None:
-        self.done, self.result, self.error = True, result, error
-        del self._kernel.alive[id(self)]
+    def _end(self) -> None:
+        self.done = True
+        del self._kernel.alive[self]
         self.then(self)
+        del self._turn, self.then  # they lead back here: without them less is left for the collector
+
+
+Turn = tuple[Process | None, Callable[[Any], object], Any]  # whose, what is called, and with what
+
+
+def _spread(call: tuple[Callable[..., object], tuple[Any, ...]]) -> None:
+    call[0](*call[1])
 
 
 class Kernel:
@@ -158,27 +180,26 @@ class Kernel:
         self.random = Random(seed)
         self.now = 0.0
         self.current: Task | None = None
-        self.alive: dict[int, Task] = {}  # tasks that have not ended
+        self.alive: dict[Task, None] = {}  # tasks that have not ended
+        self.ready: deque[Turn] = deque()  # due now
         self.note: Callable[[str, str], None] | None = None  # (who, what): written into the timeline, if somebody wants one
-        self._queue: list[tuple[float, int, Process | None, Callable[..., object], tuple[Any, ...]]] = []
-        self._ready: deque[tuple[Process | None, Callable[..., object], tuple[Any, ...]]] = deque()  # due now
-        self._number = 0
+        self.queue: list[tuple[float, float, Process | None, Callable[[Any], object] | None, Any]] = []  # due later
+        self.number: Callable[[], int] = count().__next__  # of the next event in the queue
 
     def at(self, moment: float, process: Process | None, call: Callable[..., object], *args: Any) -> None:
-        """Call it then; if that process is paused, when it runs again."""
-        self._number += 1
-        heappush(self._queue, (moment if moment > self.now else self.now, self._number, process, call, args))
+        """Call it then; if that process is paused, when it runs again. (What happens all the time is put there directly.)"""
+        heappush(self.queue, (max(moment, self.now), self.number(), process, _spread, (call, args)))
 
-    def soon(self, process: Process | None, call: Callable[..., object], *args: Any) -> None:
+    def soon(self, process: Process | None, call: Callable[[Any], object], argument: Any) -> None:
         """Call it after all that is due already."""
-        self._ready.append((process, call, args))
+        self.ready.append((process, call, argument))
 
-    def arrive(self, process: Process, call: Callable[..., object], *args: Any) -> None:
+    def arrive(self, process: Process, call: Callable[[Any], object], argument: Any) -> None:
         """Something has come in for a process: now, or it waits in a buffer."""
         if process.paused:
-            process.backlog.append((True, call, args))
+            process.backlog.append((True, call, argument))
         else:
-            call(*args)
+            call(argument)
 
     def burn(self, task: Task) -> None:
         """Its fuse is through: cancel it, at once or a moment later."""
@@ -195,29 +216,31 @@ class Kernel:
         """Let it run again: first it sees what came in, then which of its timers are due."""
         process.paused = False
         backlog, process.backlog = process.backlog, []
-        for _, call, args in sorted(backlog, key=lambda entry: not entry[0]):
-            self.soon(process, call, *args)
+        for _, call, argument in sorted(backlog, key=lambda entry: not entry[0]):
+            self.soon(process, call, argument)
 
     def end(self) -> None:
         """End the tasks that are left. The history is over: nothing of this is part of it."""
         for _ in range(1000):  # clean-ups may begin new ones; those that others wait for come last, so they are first
-            for task in reversed(list(self.alive.values())):
+            for task in reversed(list(self.alive)):
                 if not task.done:
                     task.bury()
 
     def run(self, until: float) -> None:
         """Let time pass until there is nothing more to do. Raises Endless."""
-        queue, ready = self._queue, self._ready
-        for _ in range(MOST_EVENTS):
+        queue, ready = self.queue, self.ready
+        next_ready = ready.popleft
+        heappush(queue, (max(until, self.now), inf, None, None, None))  # behind all that is due then
+        for _ in repeat(None, MOST_EVENTS):
             if ready:
-                process, call, args = ready.popleft()
-            elif queue and queue[0][0] <= until:
-                self.now, _, process, call, args = heappop(queue)
+                process, call, argument = next_ready()
             else:
-                self.now = max(self.now, until)
-                return
+                self.now, _, process, due, argument = heappop(queue)
+                if due is None:
+                    return
+                call = due
             if process is not None and process.paused:
-                process.backlog.append((False, call, args))
+                process.backlog.append((False, call, argument))
             else:
-                call(*args)
+                call(argument)
         raise Endless(f"more than {MOST_EVENTS} events, and no end")

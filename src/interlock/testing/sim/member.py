@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ...backends.port import Capabilities, Standing
@@ -34,15 +34,13 @@ class SimMember:
         self._places: set[str] = set()  # tokens that may stand in line, from before that is sent until they are out
         self._waiting: set[str] = set()  # tokens that were told that they stand there
 
-    async def claim(self, claim: Claim, within: float) -> Granted | Refused:
+    def claim(self, claim: Claim, within: float) -> Coroutine[Any, Any, Granted | Refused]:
         """See `port.Backend.claim`."""
-        answer: Granted | Refused = await self._ask("claim", claim, (claim,), within)
-        return answer
+        return self._ask("claim", claim, (claim,), within)
 
-    async def vote(self, claim: Claim, proposal: int, within: float) -> Granted | Refused | Unmarked:
+    def vote(self, claim: Claim, proposal: int, within: float) -> Coroutine[Any, Any, Granted | Refused | Unmarked]:
         """See `port.Member.vote`."""
-        answer: Granted | Refused | Unmarked = await self._ask("vote", claim, (claim, proposal), within)
-        return answer
+        return self._ask("vote", claim, (claim, proposal), within)
 
     async def _ask(self, verb: str, claim: Claim, args: tuple[Any, ...], within: float) -> Any:
         self._stand(claim)
@@ -65,8 +63,10 @@ class SimMember:
         self._waiting.discard(token)
 
     def _undo(self, name: str, *tokens: str) -> Undo:
-        undos = [(name, token, token in self._places, 0) for token in tokens]
-        return lambda: [self.path.request("release", args) for args in undos]
+        places = [token in self._places for token in tokens]  # as it is now
+        return lambda: [
+            self.path.request("release", (name, token, in_line, 0)) for token, in_line in zip(tokens, places, strict=True)
+        ]
 
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
         """See `port.Backend.extend`."""

@@ -174,6 +174,13 @@ def _late_telling() -> list[Patch]:
     return [(lease, "margin", lambda ttl: -0.05 * ttl)]
 
 
+def _boasting() -> list[Patch]:
+    def remaining(self: Hold, now: float) -> float:
+        return max(0.0, self.deadline - now)  # also when it was lost before
+
+    return [(Hold, "remaining", remaining)]
+
+
 # Mistakes that interlock itself has made, and this simulator has found.
 
 
@@ -211,6 +218,7 @@ MUTANTS: dict[str, Mutant] = {
     "no-undo": Mutant("a claim without an answer is forgotten", _no_undo, ("cancel",)),
     "old-announcement": Mutant("an announcement is counted from when it is read", _old_announcement, ("pause",), 1),
     "late-telling": Mutant("the holder is told after the deadline", _late_telling, ("freeze",)),
+    "boasting": Mutant("a lease that was lost says that it has time left", _boasting, ("freeze",)),
     "announcement-passed-on": Mutant(
         "an announcement that comes second releases the lease", _announcement_passed_on, ("reorder", "duplicate"), 1
     ),

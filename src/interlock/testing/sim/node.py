@@ -44,7 +44,10 @@ class Channel(Inbox):
 
     def listened_to(self) -> bool:
         """Whether anybody does, as far as the node knows."""
-        self.wires = [wire for wire in self.wires if not wire.gone]
+        for wire in self.wires:
+            if wire.cut or wire.dead:  # perhaps gone
+                self.wires = [wire for wire in self.wires if not wire.gone]
+                break
         return bool(self.wires)
 
 
@@ -128,15 +131,21 @@ class Node:
         if verb == "listen":
             cast(Channel, self.memory.inboxes.setdefault(args[0], Channel())).wires.append(wire)
             return True
-        if inboxes := self.memory.inboxes:
-            for name in [name for name, inbox in inboxes.items() if not cast(Channel, inbox).listened_to()]:
+        if inboxes := cast(dict[str, Channel], self.memory.inboxes):
+            deaf = None
+            for name, inbox in inboxes.items():
+                if not inbox.listened_to():
+                    deaf = [name, *deaf] if deaf else [name]
+            for name in deaf or ():
                 del inboxes[name]
         result = self._do(verb, args)
-        if verb == "release" or (verb == "hand_over" and args[1] != args[2].token):
-            self.freed.add(args[1])
-            self.revived.pop(args[1], None)
-        if isinstance(result, Handed):
-            self._granted(args[2], result.heir, wire)
+        if verb == "release":
+            self._freed(args[1])
+        elif verb == "hand_over":
+            if args[1] != args[2].token:
+                self._freed(args[1])
+            if isinstance(result, Handed):
+                self._granted(args[2], result.heir, wire)
         elif verb in ("claim", "vote"):
             self._granted(args[0], result, wire)
         if self.did is not None and (result is True or isinstance(result, Granted)):
@@ -144,18 +153,22 @@ class Node:
         return result
 
     def _do(self, verb: str, args: tuple[Any, ...]) -> Any:
-        more = {}
+        act = getattr(self.backend, verb)
+        if verb not in LAST:
+            return finished(act(*args, within=0.0))
         if verb == "release":
             name, token, in_line, proposal = args
             if not in_line and any(other == token for _, other, _ in self.memory.lines.get(name, ())):
                 return False
             args = name, token, proposal
-        if verb in LAST:
-            *args, more[LAST[verb]] = args  # type: ignore[assignment]
-        return finished(getattr(self.backend, verb)(*args, within=0.0, **more))
+        return finished(act(*args[:-1], within=0.0, **{LAST[verb]: args[-1]}))
+
+    def _freed(self, token: str) -> None:
+        self.freed.add(token)
+        self.revived.pop(token, None)
 
     def _granted(self, claim: Claim, answer: object, wire: Wire) -> None:
-        if isinstance(answer, Granted) and claim.token in self.freed:
+        if self.freed and isinstance(answer, Granted) and claim.token in self.freed:
             self.revived[claim.token] = claim.name, wire  # harmless if its own undo is right behind it
 
     def holds(self) -> dict[str, str]:

@@ -37,10 +37,11 @@ class Path:
     async def call(self, verb: str, args: tuple[Any, ...], tokens: Sequence[str], within: float, undo: Undo = None) -> Any:
         """See `Transport.call`."""
         until = self._runtime.now() + within
-        wire = next(filter(None, map(self._owed_on, tokens)), None) if self._owing else None
+        wire = next(filter(None, map(self._owed_on, tokens)), None) if self._owing else self._at_hand()
         reply = await self.exchange(wire or await self.take(until), verb, args, tokens, until, undo)
-        for token in tokens:
-            self._forget(token)
+        if self._owing:
+            for token in tokens:
+                self._forget(token)
         return reply
 
     async def follow(self, verb: str, args: tuple[Any, ...], token: str, within: float) -> Any:
@@ -102,6 +103,11 @@ class Path:
         self._mark += 1
         return Request(self._mark, verb, args)
 
+    def _at_hand(self) -> Wire | None:
+        """What `take` gives without waiting for anything, when nothing is owed."""
+        wire = self._wire
+        return wire if wire is not None and not wire.dead and not self._connecting and wire.lag() <= OVERDUE else None
+
     async def take(self, until: float) -> Wire:
         """The shared connection, opened if need be. Raises Unavailable: then nothing was sent."""
         if self._owing:
@@ -141,7 +147,8 @@ class Path:
     ) -> Any:
         """A request and its reply."""
         wire.users += 1
-        future = wire.send(self.request(verb, args), tokens)
+        self._mark = mark = self._mark + 1
+        future = wire.send(Request(mark, verb, args), tokens)
         if wire is not self._wire:
             self._retired(wire)
         self._runtime.alarm(until, future, LATE)
@@ -163,7 +170,8 @@ class Path:
             raise
         finally:
             wire.users -= 1
-            self._sweep(wire)
+            if wire is not self._wire:
+                self._sweep(wire)
         return reply
 
     def _unavailable(self, cause: str) -> Unavailable:

@@ -7,6 +7,8 @@ takes a cancellation and raises it afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from heapq import heappush
+from math import inf
 from typing import Any, TypeVar
 
 from ...core import token as tokens
@@ -34,7 +36,8 @@ class SimRuntime:
 
     def now(self) -> float:
         """See `Runtime.now`."""
-        return self.process.offset + self.process.rate * self.kernel.now
+        process = self.process
+        return process.offset + process.rate * self.kernel.now
 
     def wall_ms(self) -> int:
         """See `Runtime.wall_ms`. It starts some days after the epoch, and may jump."""
@@ -66,12 +69,15 @@ class SimRuntime:
     def alarm(self, moment: float, future: Future, value: Any = None) -> None:
         """Settle it at that moment of this process's clock."""
         # A nanosecond late: a clock that is read then must not be a rounding error short of the moment.
-        self.kernel.at(self.process.host(moment) + 1e-9, self.process, future.settle, value)
+        kernel, process = self.kernel, self.process
+        moment = process.host(moment) + 1e-9
+        now = kernel.now
+        heappush(kernel.queue, (moment if moment > now else now, kernel.number(), process, future.settle, value))
 
     async def sleep(self, seconds: float) -> None:
         """See `Runtime.sleep`."""
         future = Future()
-        self.alarm(self.now() + max(seconds, 0.0), future)
+        self.alarm(self.now() + (seconds if seconds > 0.0 else 0.0), future)
         await future
 
     def task(self, work: Coroutine[Any, Any, Any], then: Callable[[Task], None] = lambda task: None) -> Task:
@@ -139,8 +145,8 @@ class SimRuntime:
             over.append(task)
             turn.settle()
 
-        tasks = [self.task(one, then) for one in work]
-        numbers = {id(task): number for number, task in enumerate(tasks)}
+        kernel, process = self.kernel, self.process
+        tasks = [Task(kernel, process, one, then) for one in work]
         pending = len(tasks)
         try:
             while pending:
@@ -149,13 +155,13 @@ class SimRuntime:
                 while over:
                     task = over.pop(0)
                     pending -= 1
-                    if ended(numbers[id(task)], task.error if task.error is not None else task.result):
+                    if ended(tasks.index(task), task.error if task.error is not None else task.result):
                         return
         except BaseException:
             finish = False
             raise
         finally:
-            rest = [task for task in tasks if not task.done]
+            rest: list[Task] = [task for task in tasks if not task.done] if pending else []
             if finish:
                 for task in rest:
                     self._finishing.add(id(task))
@@ -170,17 +176,24 @@ class SimRuntime:
             future.settle()
 
     async def stop(self, tasks: Sequence[Task]) -> None:
-        """Cancel them and wait until they have ended."""
-        bell = SimBell(self)
+        """Cancel them, none of which has ended, and wait until they have."""
+        left, turn = len(tasks), Future()
+
+        def then(task: Task) -> None:
+            nonlocal left
+            left -= 1
+            turn.settle()
+
         for task in tasks:
-            task.then = lambda task: bell.ring()
+            task.then = then
             task.cancel()
         cancelled: Cancelled | None = None
-        while not all(task.done for task in tasks):
+        while left:
             try:
-                await bell.rung()
+                await turn
             except Cancelled as stop:
                 cancelled = stop
+            turn = Future()
         if cancelled is not None:
             raise cancelled
 
@@ -205,7 +218,7 @@ class SimBell:
         """See `Bell.wait`."""
         if not self._rung:
             self._waiter = future = Future()
-            if until - self._runtime.now() < 1e6:
+            if until != inf and until - self._runtime.now() < 1e6:
                 self._runtime.alarm(until, future)
             try:
                 await future
@@ -216,7 +229,7 @@ class SimBell:
 
     async def rung(self) -> None:
         """Wait for ever."""
-        await self.wait(float("inf"))
+        await self.wait(inf)
 
     def close(self) -> None:
         """See `Bell.close`."""

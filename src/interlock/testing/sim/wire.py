@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from heapq import heappush
 from typing import Any, Final
 
 from .kernel import Future, Kernel, Process
@@ -27,21 +28,19 @@ class Network:
     """How messages fare, at this time."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+        self.kernel, self._random = kernel, kernel.random.random
         self.loss = self.duplicate = self.tail = 0.0
         self.longest_tail = 0.0
 
     def delay(self) -> float:
         """How long a message takes."""
-        random = self.kernel.random
-        if self.tail and random.random() < self.tail:
-            return random.random() * self.longest_tail
-        return 0.0001 + random.random() * random.random() * 0.002
+        random = self._random
+        if self.tail and random() < self.tail:
+            return random() * self.longest_tail
+        return 0.0001 + random() * random() * 0.002
 
     def copies(self) -> int:
         """How many of a message arrive."""
-        if not self.loss and not self.duplicate:
-            return 1
         chance = self.kernel.random.random()
         return 0 if chance < self.loss else 2 if chance < self.loss + self.duplicate else 1
 
@@ -122,15 +121,16 @@ class Wire:
         """For how long the oldest request has been without a reply."""
         return self._kernel.now - self._waiting[0][2] if self._waiting and not self.dead else 0.0
 
-    def received(self, mark: int, value: Any) -> None:
+    def received(self, reply: tuple[int, Any]) -> None:
         """Replies come in order: when one is missing it will never come. With one too many, the connection is not trusted."""
         if self.dead:
             return
+        mark, value = reply
         if mark == PUSH:
             self.pushed(value)
             return
         while self._waiting:
-            expected, future, *_ = self._waiting.popleft()
+            expected, future, _, _ = self._waiting.popleft()
             if expected == mark:
                 future.settle(value)
                 return
@@ -146,13 +146,17 @@ class Wire:
 
     def _post(self, request: Request) -> None:
         network = self._link.network
-        if self._kernel.note:
-            self._kernel.note(self._link.process.name, f"→ {self._link.node.address} {tell(request)}")
-        copies = network.copies()
-        arrival = self._kernel.now + network.delay() if copies else 0.0
-        for _ in range(copies):  # the second in the place of the first: nothing gets between them
-            self._last_request = max(arrival, self._last_request + 1e-7)
-            self._kernel.at(self._last_request, None, self._at_node, request)
+        kernel = self._kernel
+        if kernel.note:
+            kernel.note(self._link.process.name, f"→ {self._link.node.address} {tell(request)}")
+        copies = network.copies() if network.loss or network.duplicate else 1
+        if copies:
+            arrival, least = kernel.now + network.delay(), self._last_request + 1e-7
+            self._last_request = moment = arrival if arrival > least else least
+            heappush(kernel.queue, (moment, kernel.number(), None, self._at_node, request))
+            if copies > 1:  # in the place of the first: nothing gets between them
+                self._last_request = moment + 1e-7
+                heappush(kernel.queue, (moment + 1e-7, kernel.number(), None, self._at_node, request))
 
     def _at_node(self, request: Request) -> None:
         if self._link.requests_blocked or self._held_requests:
@@ -162,21 +166,24 @@ class Wire:
 
     def push(self, value: Any) -> None:
         """The node says something that nobody asked for."""
-        self._reply(PUSH, value)
+        self._reply((PUSH, value))
 
-    def _reply(self, mark: int, value: Any) -> None:
-        network = self._link.network
-        copies = network.copies()
-        arrival = self._kernel.now + network.delay() if copies else 0.0
-        for _ in range(copies):  # the second in the place of the first: nothing gets between them
-            self._last_reply = max(arrival, self._last_reply + 1e-7)
-            self._kernel.at(self._last_reply, None, self._at_client, mark, value)
+    def _reply(self, reply: tuple[int, Any]) -> None:
+        network, kernel = self._link.network, self._kernel
+        copies = network.copies() if network.loss or network.duplicate else 1
+        if copies:
+            arrival, least = kernel.now + network.delay(), self._last_reply + 1e-7
+            self._last_reply = moment = arrival if arrival > least else least
+            heappush(kernel.queue, (moment, kernel.number(), None, self._at_client, reply))
+            if copies > 1:  # in the place of the first: nothing gets between them
+                self._last_reply = moment + 1e-7
+                heappush(kernel.queue, (moment + 1e-7, kernel.number(), None, self._at_client, reply))
 
-    def _at_client(self, mark: int, value: Any) -> None:
+    def _at_client(self, reply: tuple[int, Any]) -> None:
         if self._link.replies_blocked or self._held_replies:
-            self._held_replies.append((mark, value))
+            self._held_replies.append(reply)
         elif not self.cut:
-            self._kernel.arrive(self._link.process, self.received, mark, value)
+            self._kernel.arrive(self._link.process, self.received, reply)
 
     def _reset(self) -> None:
         """The other end does not know this connection (any more)."""
@@ -187,7 +194,7 @@ class Wire:
         if self._link.replies_blocked:
             self._kernel.at(self._kernel.now + 0.01, None, self._notice)
         else:
-            self._kernel.arrive(self._link.process, self.lost)
+            self._kernel.arrive(self._link.process, lambda _: self.lost(), None)
 
     def sever(self, half_open: bool) -> None:
         """Cut it. Half open: what is on its way to the node still arrives."""
@@ -204,8 +211,8 @@ class Wire:
             return
         for request in requests:  # at once: what was sent later is behind them on the same connection
             self._kernel.soon(None, self._at_node, request)
-        for mark, value in replies:
-            self._kernel.soon(None, self._at_client, mark, value)
+        for reply in replies:
+            self._kernel.soon(None, self._at_client, reply)
 
     # --- the node's end -------------------------------------------------------------------------------------------------
 
@@ -224,7 +231,7 @@ class Wire:
             answer = node.answer(self, request)
             if self._kernel.note and request.verb != "hello":
                 self._kernel.note(node.address, f"{tell(request)} of {self._link.process.name}: {answer_in_words(answer)}")
-            self._reply(request.mark, answer)
+            self._reply((request.mark, answer))
 
 
 class Ear(Wire):
@@ -235,11 +242,11 @@ class Ear(Wire):
         self._bell = SimBell(runtime)
         self._heard: list[Any] = []
 
-    def received(self, mark: int, value: Any) -> None:
+    def received(self, reply: tuple[int, Any]) -> None:
         """An answer too many does no harm here. None is heard: the other side is there."""
-        if mark == PUSH or self._waiting:
-            super().received(mark, value)
-        if mark != PUSH and not self.dead:
+        if reply[0] == PUSH or self._waiting:
+            super().received(reply)
+        if reply[0] != PUSH and not self.dead:
             self.pushed(None)
 
     def pushed(self, value: Any) -> None:

@@ -1,0 +1,148 @@
+"""What a quorum announces to somebody who waits: moments that chance does not hit, played by hand in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from math import inf
+from typing import Any, cast
+
+import pytest
+
+from interlock.backends.memory import Held
+from interlock.backends.quorum_line import QuorumLine, Seat
+from interlock.core.claim import Announced, Claim, Granted, Place, Refused
+from interlock.core.turn import Served, Turn
+from interlock.errors import Unavailable
+from interlock.flow.hold import release
+from interlock.testing.sim.client import Client
+from interlock.testing.sim.node import Node, Request
+from interlock.testing.sim.wire import Ear
+from interlock.testing.sim.world import World
+
+from .test_electorate import a_world, take
+
+BOBS = Claim("x", "bob's", 20.0, Place(1, "", 20.0))
+
+
+def pass_time(world: World, seconds: float) -> None:
+    world.kernel.run(world.kernel.now + seconds)
+
+
+def begin(client: Client, work: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Have it done. The list is empty until it has ended."""
+    results: list[Any] = []
+    client.runtime.task(work, lambda task: results.append(task.error or task.result))
+    return results
+
+
+def done(world: World, client: Client, work: Coroutine[Any, Any, Any]) -> Any:
+    results = begin(client, work)
+    while not results:
+        pass_time(world, 0.01)
+    return results[0]
+
+
+def serve(node: Node, client: Client) -> None:
+    """A frozen node answers what this client has asked, and nothing else."""
+    queue, node.queue, node.frozen = node.queue, [], False
+    for wire, request in queue:
+        if wire._link.process is client.process:
+            wire.serve(request)
+    node.frozen, node.queue = True, [entry for entry in queue if entry[0]._link.process is not client.process]
+
+
+def bobs_nodes(world: World) -> list[Node]:
+    return [node for node in world.nodes if node.holds().get("x") == BOBS.token]
+
+
+def an_old_announcement() -> None:
+    """Node 0 serves Bob, and says so late: he has asked meanwhile, lost the vote, and given it back. Then node 1 serves him."""
+    with a_world() as world:
+        alice, bob, _ = world.clients
+        line = cast(QuorumLine, bob.site.backend)
+        hold = take(world, alice, 20.0)
+        assert hold is not None
+        done(world, bob, line.open_inbox(0.2))
+        assert isinstance(done(world, bob, line.claim(BOBS, 0.2)), Refused)
+        heard = begin(bob, line.hear(bob.runtime.now() + 5))
+        (ear,) = (wire for wire in bob.links[0].wires if isinstance(wire, Ear) and not wire.gone)
+        ear._held_replies.append((0, None))  # from here on nothing comes through
+        zero, one, two = world.nodes
+        one.frozen = two.frozen = True
+        begin(alice, release(alice.site, hold))
+        pass_time(world, 0.005)
+        assert bobs_nodes(world) == [zero]
+        answer = begin(bob, line.claim(BOBS, 0.2))
+        pass_time(world, 0.005)
+        serve(one, bob)
+        serve(two, bob)
+        pass_time(world, 0.01)
+        assert isinstance(answer[0], Refused)
+        assert not bobs_nodes(world), "he has not given it back"
+        serve(one, alice)
+        assert bobs_nodes(world) == [one]
+        pass_time(world, 0.003)
+        ear.healed(reset=False)
+        pass_time(world, 0.05)
+        ((announced,),) = heard
+        assert isinstance(announced, Announced)
+        assert not announced.fence, "he believes in one node of three"
+
+
+def a_request_that_comes_late() -> None:
+    """Bob's retreat from node 2 is stuck, for so long that his next vote takes another connection. It may arrive after that."""
+    with a_world() as world:
+        bob = world.clients[1]
+        line = cast(QuorumLine, bob.site.backend)
+        done(world, bob, line.open_inbox(0.2))
+        zero, one, two = world.nodes
+        zero.memory.held["x"] = one.memory.held["x"] = Held("a stranger", 1, inf)
+
+        def sticks(node: Node, verb: str) -> None:
+            if verb == "vote" and not stuck:
+                stuck.extend(wire for wire in bob.links[2].wires if not isinstance(wire, Ear) and not wire.gone)
+                stuck[0]._held_requests.append(Request(0, "hello"))
+
+        stuck: list[Any] = []
+        two.did = sticks
+        assert isinstance(done(world, bob, line.claim(BOBS, 0.2)), Refused)
+        assert bobs_nodes(world) == [two]
+        pass_time(world, 6.0)
+        done(world, bob, line.nodes[2].member.inspect("y", 0.2))  # on another connection: that one is given up
+        del zero.memory.held["x"]
+        answer = done(world, bob, line.claim(BOBS, 0.2))
+        stuck[0].healed(reset=False)
+        pass_time(world, 0.1)
+        assert two not in bobs_nodes(world), "nothing came late"
+        assert not isinstance(answer, Granted), "he believes in one node of three"
+        assert isinstance(answer, Refused)
+
+
+def test_an_announcement_older_than_the_last_answer_does_not_count() -> None:
+    an_old_announcement()
+
+
+def test_an_answer_does_not_count_while_an_older_request_may_be_on_its_way() -> None:
+    a_request_that_comes_late()
+
+
+def test_the_first_fails_without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(self: Turn, node: int, served: Served | None, after: int | None) -> None:
+        self._told[node] = served
+
+    monkeypatch.setattr(Turn, "told", told)
+    with pytest.raises(AssertionError, match="believes in one node of three"):
+        an_old_announcement()
+
+
+def test_the_second_fails_without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    heed = Seat.heed
+
+    def all_count(self: Seat, node: int, answer: object, sent_at: float) -> object:
+        if not isinstance(answer, Unavailable):
+            self.loose.pop(node, None)
+        return heed(self, node, answer, sent_at)
+
+    monkeypatch.setattr(Seat, "heed", all_count)
+    with pytest.raises(AssertionError, match="believes in one node of three"):
+        a_request_that_comes_late()
