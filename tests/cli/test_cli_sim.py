@@ -32,7 +32,8 @@ def test_many_are_summed_up(run: Run) -> None:
 def test_several_processes_find_what_one_does(run: Run) -> None:
     def found(*more: str) -> dict[str, Any]:
         done = run("sim", "--faults", "pause,delay", "--histories", "120", "--mutant", "plain-del", "--json", *more)
-        assert (done.returncode, done.stderr) == (1, "")
+        assert done.returncode == 1
+        assert all(line.startswith("interlock: ") for line in done.stderr.splitlines()), "progress, on a slow machine"
         summary: dict[str, Any] = json.loads(done.stdout)
         (group,) = summary["groups"]
         assert group["broken_histories"] == len(group["broken"]) == summary["all"]["broken_histories"] > 0
