@@ -19,6 +19,7 @@ import valkey
 import valkey.asyncio
 
 import interlock
+from interlock.backends.redis import aio
 from interlock.backends.redis.aio import AsyncTransport
 from interlock.backends.redis.backend import RedisBackend
 from interlock.backends.registry import open_backend
@@ -707,3 +708,27 @@ def test_what_follows_goes_behind_what_another_task_still_waits_for(node: Node) 
             await backend.close()
 
     asyncio.run(body())
+
+
+def test_a_patient_task_is_not_hung_up_on_by_a_later_one(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node stands still for longer than answers are usually expected; whoever waits longer gets theirs."""
+    monkeypatch.setattr(aio, "OVERDUE", 0.2)
+
+    async def body() -> None:
+        async with interlock.AsyncClient(node.url, renew=False, request_timeout=10) as client:
+            async with client.lock("warm"):
+                pass
+            node.pause()
+            try:
+                first = asyncio.ensure_future(client.lock("first").acquire())
+                await asyncio.sleep(0.5)
+                second = asyncio.ensure_future(client.lock("second").acquire())
+                await asyncio.sleep(0.3)
+                assert not first.done(), "its connection was closed"
+            finally:
+                node.resume()
+            for lease in await asyncio.gather(first, second):
+                assert await lease.release()
+
+    asyncio.run(body())
+    assert node.command("EXISTS", "first", "second") == 0

@@ -307,7 +307,7 @@ def test_extend_does_not_bring_back_what_a_quorum_lost(five: list[Node], colour:
         with pytest.raises(interlock.LeaseLost) as caught:
             await lease.extend(30)
         assert caught.value.reason == "taken"
-        assert gone(five[3:], "x"), "and the rest is given back"
+        assert gone(five[3:], "x"), "and the rest is given back, once that is said"
 
     run_body(body, urls(five), colour)
 

@@ -146,3 +146,24 @@ def test_the_second_fails_without_the_rule(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Seat, "heed", all_count)
     with pytest.raises(AssertionError, match="believes in one node of three"):
         a_request_that_comes_late()
+
+
+def test_what_a_node_owes_is_not_forgotten_when_a_grant_is_told_that_nobody_believes() -> None:
+    """Two nodes announce Bob's grant while the third owes him an answer. It is too old to be believed, so he asks once more."""
+    with a_world() as world:
+        alice, bob, _ = world.clients
+        line = cast(QuorumLine, bob.site.backend)
+        hold = take(world, alice, 20.0)
+        assert hold is not None
+        done(world, bob, line.open_inbox(0.2))
+        assert isinstance(done(world, bob, line.claim(BOBS, 0.2)), Refused)
+        line._seats[BOBS.token].loose[2] = -inf  # the path broke under a request
+        heard = begin(bob, line.hear(bob.runtime.now() + 5))
+        done(world, alice, release(alice.site, hold))
+        pass_time(world, 0.1)
+        ((announced,),) = heard
+        assert announced.fence, "the other two are enough"
+        assert line._sit(BOBS).loose == {2: -inf}
+        done(world, bob, line.release("x", BOBS.token, 0.2))
+        assert not line._owed
+        assert not line._sit(BOBS).loose, "he has left"

@@ -131,6 +131,7 @@ class QuorumLine(QuorumBackend):
         self._seats: dict[str, Seat] = {}
         self._pending: dict[str, Seat] = {}  # those that something was announced to
         self._strays: dict[str, tuple[str, float]] = {}  # by token: a name, and when to say so
+        self._owed: dict[str, dict[int, float]] = {}  # by token of those that were told that they have it: `Seat.loose`
         self._left: OrderedDict[str, tuple[float, set[int]]] = OrderedDict()  # until when; nodes that gave no answer
         self._ears = [Ear() for _ in self._members]
 
@@ -226,6 +227,7 @@ class QuorumLine(QuorumBackend):
         """The seat of a token that is about to ask. (Without a place it is nobody's.)"""
         with self._guard:
             seat = self._seats.get(claim.token) or Seat(claim, Turn(self.needed, len(self.nodes)))
+            seat.loose |= self._owed.pop(claim.token, {})  # what it was told was too old to be believed
             if claim.place is not None:
                 self._seats[claim.token] = seat
             seat.asking, seat.rung, seat.due = True, False, inf
@@ -318,6 +320,7 @@ class QuorumLine(QuorumBackend):
         now, failed = self._runtime.now(), set[int]()
         with self._guard:
             self._left[token] = now + LATE, failed
+            self._owed.pop(token, None)
             while self._left[oldest := next(iter(self._left))][0] <= now:
                 del self._left[oldest]
         return failed
@@ -471,6 +474,8 @@ class QuorumLine(QuorumBackend):
                     self._has(token, served.ttl, served.fence)
                     ripe.append(Announced(seat.name, token, served.fence, served.ttl, served.since + seat.axis))
                     del self._pending[token], self._seats[token]
+                    if seat.loose:
+                        self._owed[token] = seat.loose
                 elif seat.turn.hopeful or now >= seat.due:
                     ripe.append(Announced(seat.name, token, 0, 0.0, 0.0))
                     del self._pending[token]

@@ -99,6 +99,7 @@ async def extend(site: Site, hold: Hold, ttl: float, moved: Callable[[], None] =
     if isinstance(answer, Gone):
         hold.vanished(now, answer.taken, answer.left)
         hold.tell()
+        await release(site, hold)  # what is left of it, if anything
         raise lost(hold)
     if hold.lost(now):  # over before the answer came: somebody may have acted on that, so it stays over
         hold.unsure = True

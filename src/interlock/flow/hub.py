@@ -89,7 +89,7 @@ class Hub:
             self._inbox = await self._line.open_inbox(self._request_timeout)
             return self._inbox
         except Unavailable as error:
-            opening.error = error
+            opening.error = Unavailable(str(error), backend=error.backend, cause=error.cause)  # that one knows this frame
             raise
         finally:  # the others find it open, or hear the same, or, if we were cancelled, one of them tries
             with self._gate.guard:

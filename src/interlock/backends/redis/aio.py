@@ -224,11 +224,14 @@ class AsyncTransport:
             wire.close()
 
     def _give_up(self, wire: Wire) -> None:
-        """Nothing will come any more. What was asked may still happen: undo it as the last thing, and close."""
+        """Nothing will come any more. What was asked may still happen: undo it as the last thing, and close.
+
+        Not while somebody has the patience to wait for an answer: nothing could follow what was asked, and overtake it.
+        """
         if wire is self._wire:
             self._wire = None
             self._retired(wire)
-        if not self._lives(wire):
+        if not wire.users and not self._lives(wire):
             undos = [undo() for other, undo, _ in self._owing.values() if other is wire and undo is not None]
             wire.close(b"".join(request.pack(wire.carried) for some in undos for request in some))
 
