@@ -12,8 +12,9 @@ from interlock.backends.memory import Held
 from interlock.backends.quorum_line import QuorumLine, Seat
 from interlock.core.claim import Announced, Claim, Granted, Place, Refused
 from interlock.core.turn import Served, Turn
-from interlock.errors import Unavailable
+from interlock.errors import NoQuorum, Unavailable
 from interlock.flow.hold import release
+from interlock.testing.sim import Plan, simulate
 from interlock.testing.sim.client import Client
 from interlock.testing.sim.node import Node, Request
 from interlock.testing.sim.wire import Ear
@@ -167,3 +168,29 @@ def test_what_a_node_owes_is_not_forgotten_when_a_grant_is_told_that_nobody_beli
         done(world, bob, line.release("x", BOBS.token, 0.2))
         assert not line._owed
         assert not line._sit(BOBS).loose, "he has left"
+
+
+def test_nobody_listens_to_fewer_than_a_quorum() -> None:
+    """Two of three nodes lost their memory, so they have no vote, and the inboxes there broke. They can be heard nevertheless;
+    and if they are dead as well, that is said, or whoever listens would try again and again without a pause."""
+    with a_world() as world:
+        alice, bob, _ = world.clients
+        line = cast(QuorumLine, bob.site.backend)
+        hold = take(world, alice, 20.0)
+        assert hold is not None
+        done(world, bob, line.open_inbox(0.2))
+        assert isinstance(done(world, bob, line.claim(BOBS, 0.2)), Refused)
+        for index in (1, 2):
+            line._ears[index].open = False
+            line.electorate.suspect(index)
+        done(world, bob, line.open_inbox(0.2))
+        assert line._hearing >= line.needed
+        for index in (1, 2):
+            line._ears[index].open = False
+            world.nodes[index].crash(forget=False)
+        assert isinstance(done(world, bob, line.open_inbox(0.2)), NoQuorum)
+
+
+def test_a_history_that_never_ended() -> None:
+    """Whoever listened to one node of three went round and round at the same moment."""
+    assert not simulate(Plan.of(2355, ["amnesia"], 3)).failures

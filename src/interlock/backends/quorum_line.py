@@ -338,8 +338,10 @@ class QuorumLine(QuorumBackend):
 
     async def open_inbox(self, within: float) -> str:
         """See `port.Line.open_inbox`. One at each node; a quorum of them is enough. Raises NoQuorum."""
-        ready = set(self.electorate.ready())
-        shut = [index for index, ear in enumerate(self._ears) if not ear.open and index in ready]
+        shut = [index for index, ear in enumerate(self._ears) if not ear.open]
+        ready = [index for index in self.electorate.ready() if index in shut]
+        if self._hearing + len(ready) >= self.needed:  # else also those that are resting, or have no vote for now
+            shut = ready
         if shut:
 
             def count(index: int, outcome: object) -> bool:
