@@ -3,7 +3,7 @@
 #   make test    the whole suite on real servers
 #   make check   lint, format, types, build
 #   make mutants plant bugs in a simulated world, and see each of them found
-#   make bench   how far from the floor, in ratios
+#   make bench   how far from the floor, in ratios: minutes (ARGS=--quick: one); PEERS=1: other libraries too; COMPARE=HEAD~3
 #   make spec    check the formal model of the quorum: minutes (ARGS=--quick: those that take seconds)
 #   make chaos   real nodes under fault, judged by their history; MINUTES=10 for all kinds of faults together, KIND=kill,pause
 .PHONY: help demo test check mutants bench spec chaos servers clean
@@ -36,7 +36,7 @@ mutants: .venv/ready
 	$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: .venv/ready
-	$(BIN)/python -m bench $(ARGS)
+	$(BIN)/python -m bench $(ARGS) $(if $(PEERS),--peers) $(if $(COMPARE),--compare $(COMPARE))
 
 spec: .venv/ready
 	@./tools/checkers
@@ -55,4 +55,4 @@ servers:
 	@touch $@
 
 clean:
-	rm -rf .venv .uv .tla dist build chaos .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .uv .tla .bench dist build chaos .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,173 +1,175 @@
-"""`python -m bench`: interleaved rounds, medians, ratios to the floor of the same run."""
+"""`python -m bench`: ratios to floors that are measured in the same run; interleaved rounds, medians.
+
+`python -m bench waiting` and `python -m bench keeper` have tables of their own: hundreds who wait, thousands of leases.
+"""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import platform
-import statistics
-import subprocess
+import os
 import sys
-import tempfile
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import interlock
-from interlock.testing import Node, start_nodes, stop_nodes
+from . import growth, layers, report, stage, workloads
+from .compare import worktree
+from .install import PEERS, install
+from .runner import SubjectFailed
+from .stage import Size, Stage
 
-from .subjects import Group, asyncio_node, blocking_node, five_blocking, sqlite_file
-
-Result = dict[str, float]  # subject → median microseconds of one cycle
-
-
-def blocking_rounds(group: Group, rounds: int, cycles: int) -> Result:
-    times: dict[str, list[float]] = {name: [] for name in group.subjects}
-    for turn in range(rounds + 1):
-        for name, cycle in group.subjects.items():
-            sample = []
-            for _ in range(cycles):
-                began = time.perf_counter_ns()
-                cycle()
-                sample.append(time.perf_counter_ns() - began)
-            if turn:  # the first round is for warming up
-                times[name].append(statistics.median(sample) / 1000)
-    return {name: statistics.median(values) for name, values in times.items()}
+SCHEMA = 1
+PARTS = ("targets", "growth", "layers")
 
 
-async def asyncio_rounds(group: Group, rounds: int, cycles: int) -> Result:
-    times: dict[str, list[float]] = {name: [] for name in group.subjects}
-    for turn in range(rounds + 1):
-        for name, cycle in group.subjects.items():
-            sample = []
-            for _ in range(cycles):
-                began = time.perf_counter_ns()
-                await cycle()
-                sample.append(time.perf_counter_ns() - began)
-            if turn:
-                times[name].append(statistics.median(sample) / 1000)
-    return {name: statistics.median(values) for name, values in times.items()}
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    option = options.add_argument
+    option("--quick", action="store_true", help="everything, but little of it: under a minute, and rough")
+    option("--only", metavar="KEYS", help="these workloads, as in A,B-aio,C,G,import")
+    option("--part", choices=PARTS, action="append", help="default: targets; with --write, all of them")
+    option("--peers", action="store_true", help="install other lock libraries below .bench/ and measure them as well")
+    option("--compare", metavar="REV", help="measure the source of this revision in turns with the working tree")
+    option("--free", action="store_true", help="let client and servers use all cores; default: one core for all")
+    option("--rounds", type=int, metavar="N", help=f"default {Size().rounds}")
+    option("--cycles", type=int, metavar="N", help=f"of each subject in a round; default {Size().cycles}")
+    option("--locks", type=int, metavar="N", help=f"of each of the many tasks; default {Size().locks}")
+    option("--json", type=Path, metavar="FILE", help="write the figures there")
+    option("--write", type=Path, metavar="DOCS", help="write plots and the tables of performance.md there; also results.json")
+    option(
+        "--from",
+        type=Path,
+        metavar="FILE",
+        dest="source",
+        help="take the figures of a file, and measure only what --part or --only say",
+    )
+    return options
 
 
-async def with_a_node_less(rounds: int, cycles: int, colour: str) -> Result:
-    """Five nodes, one of them frozen or killed, a new client each time with its first call included. The floor is healthy.
+class Progress:
+    """One line on stderr that says what is going on; without a terminal, one every ten seconds."""
 
-    In turns. Killed is last in a round, and the round after it begins with new nodes that have been used once: neither the
-    birth of a cluster nor a node in quarantine is in any figure.
-    """
-    kinds = ("all healthy", "one frozen (SIGSTOP)", "one killed (SIGKILL)")
-    medians: dict[str, list[float]] = {what: [] for what in kinds}
-    firsts: dict[str, list[float]] = {what: [] for what in kinds}
-    for _ in range(rounds):
-        nodes = start_nodes(5)
-        urls = [node.url for node in nodes]
-        with interlock.Client(urls) as client, client.lock("less"):
-            pass
-        for what in kinds:
-            if "frozen" in what:
-                nodes[1].pause()
-            elif "killed" in what:
-                nodes[1].kill()
-            sample = await _sample(urls, cycles, colour)
-            if "frozen" in what:
-                nodes[1].resume()
-            medians[what].append(statistics.median(sample) / 1000)
-            firsts[what].append(sample[0] / 1e6)
-        stop_nodes(nodes)
-    for what in kinds:
-        print(f"  {what}: first call {statistics.median(firsts[what]):.1f} ms (median of {rounds})")
-    return {what: statistics.median(medians[what]) for what in kinds}
+    def __init__(self) -> None:
+        self._terminal, self._last = sys.stderr.isatty(), time.monotonic()
+
+    def tell(self, text: str) -> None:
+        if self._terminal:
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+        elif time.monotonic() - self._last > 10:
+            self._last = time.monotonic()
+            print(f"… {text}", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-async def _sample(urls: list[str], cycles: int, colour: str) -> list[int]:
-    sample = []
-    if colour == "asyncio":
-        async with interlock.AsyncClient(urls) as client:
-            for _ in range(cycles):
-                began = time.perf_counter_ns()
-                await (await client.lock("less").acquire()).release()
-                sample.append(time.perf_counter_ns() - began)
-        return sample
-    with interlock.Client(urls) as blocking:
-        for _ in range(cycles):
-            began = time.perf_counter_ns()
-            blocking.lock("less").acquire().release()
-            sample.append(time.perf_counter_ns() - began)
-    return sample
+def main() -> int:
+    if sys.argv[1:2] == ["waiting"]:
+        from .waiting import main as waiting
 
+        waiting(sys.argv[2:])
+        return 0
+    if sys.argv[1:2] == ["keeper"]:
+        from .keeper import main as keeper
 
-def imports(rounds: int) -> Result:
-    """Microseconds that an interpreter runs; the floor is one that does nothing."""
-    programs = {
-        "bare interpreter (floor)": "pass",
-        "import interlock": "import interlock",
-        "… and a Client('memory://')": "import interlock; interlock.Client('memory://')",
-        "import redis": "import redis",
-    }
-    times: dict[str, list[float]] = {name: [] for name in programs}
-    for _ in range(rounds):
-        for name, program in programs.items():
-            began = time.perf_counter_ns()
-            subprocess.run([sys.executable, "-c", program], check=True)
-            times[name].append((time.perf_counter_ns() - began) / 1000)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def show(title: str, result: Result, added: bool = False) -> None:
-    floor = next(iter(result.values()))
-    print(f"\n{title}")
-    for name, value in result.items():
-        compared = f"+{(value - floor) / 1000:7.1f} ms" if added else f"{value / floor:7.2f} x"
-        print(f"  {name:<34}{value:>12,.1f} us  {compared}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds (default 7)")
-    parser.add_argument("--cycles", type=int, default=500, help="cycles of each subject in a round (default 500)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
-    options = parser.parse_args()
-    results: dict[str, Result] = {}
-
-    def record(title: str, result: Result, added: bool = False) -> None:
-        results[title] = result
-        show(title, result, added)
-
-    with ExitStack() as stack:
-        directory = stack.enter_context(tempfile.TemporaryDirectory())
-        node = stack.enter_context(Node(kind="valkey"))
-        print(
-            f"{platform.python_implementation()} {platform.python_version()}, {node.kind} {node.version}, ratios to the floor"
-        )
-        group = blocking_node(node.port, stack)
-        record(group.title, blocking_rounds(group, options.rounds, options.cycles))
-        asyncio.run(in_asyncio(node.port, options, record))
-        nodes = start_nodes(5)
-        stack.callback(stop_nodes, nodes)
-        group = five_blocking(nodes, stack)
-        record(group.title, blocking_rounds(group, options.rounds, options.cycles))
-        for colour in ("blocking", "asyncio"):
-            print()
-            less = asyncio.run(with_a_node_less(options.rounds, options.cycles, colour))
-            record(f"Five nodes, {colour}, one less", less)
-        group = sqlite_file(directory, stack)
-        record(group.title, blocking_rounds(group, options.rounds, options.cycles))
-        record("Start of a process, over a bare interpreter", imports(options.rounds + 4), added=True)
+        return keeper(sys.argv[2:])
+    options = parser().parse_args()
+    if options.source is None:
+        facts = measured(options)
+    else:
+        facts = json.loads(options.source.read_text())
+        if options.part or options.only:
+            facts = merged(facts, measured(options))
+    if facts["results"]:
+        print(f"\n{report.summary(facts)}")
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(results, indent=2))
+        options.json.write_text(json.dumps(facts, indent=1) + "\n")
+    if options.write:
+        report.write(options.write, facts)
+        (options.write / "plots" / "results.json").write_text(json.dumps(facts, indent=1) + "\n")
+    return 0
 
 
-async def in_asyncio(port: int, options: argparse.Namespace, record: Callable[..., Any]) -> None:
-    closing: list[Callable[[], Awaitable[Any]]] = []
-    group = await asyncio_node(port, closing)
-    record(group.title, await asyncio_rounds(group, options.rounds, options.cycles))
-    for close in closing:
-        await close()
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """What is new, and of what is old the rest. Only for figures of the same code: there is one machine and one revision."""
+    results = {result["key"]: result for result in old["results"]} | {result["key"]: result for result in new["results"]}
+    return new | {
+        "results": list(results.values()),
+        "peers": new["peers"] or old["peers"],
+        "growth": old["growth"] | new["growth"],
+        "layers": old["layers"] | new["layers"],
+    }
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """All that was asked for."""
+    size = stage.QUICK if options.quick else Size()
+    rounds, cycles, locks = options.rounds or size.rounds, options.cycles or size.cycles, options.locks or size.locks
+    size = size._replace(rounds=rounds, cycles=cycles, locks=locks, bulk_rounds=min(size.bulk_rounds, rounds))
+    parts = options.part or (PARTS if options.write else PARTS[:1])
+    progress = Progress()
+    with ExitStack() as stack:
+        set_ = Stage(size, stack, progress.tell, pinned=not options.free)
+        if options.compare:
+            set_.sources[f"at {options.compare}"] = stack.enter_context(worktree(options.compare))
+        if options.peers:
+            for peer in PEERS:
+                progress.tell(f"installing {peer.name}")
+                set_.peers.append(install(peer))
+        facts: dict[str, Any] = {
+            "schema": SCHEMA,
+            "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "machine": set_.machine(),
+            "size": size._asdict(),
+            "against": options.compare,
+            "peers": [{"name": one.peer.name, "version": one.version, "problem": one.problem} for one in set_.peers],
+            "results": [],
+            "growth": {},
+            "layers": {},
+        }
+        set_.peers = [peer for peer in set_.peers if not peer.problem]
+        progress.clear()
+        print(report.machine(facts), flush=True)
+        if "targets" in parts:
+            targets(set_, options.only, facts["results"], progress)
+        if "layers" in parts:
+            facts["layers"] = layers.profile(set_, size.looking)
+        for name, part in growth.PARTS.items() if "growth" in parts else ():
+            try:
+                facts["growth"][name] = part(set_, growth.QUICK if options.quick else growth.Growth())
+            except SubjectFailed as error:  # the rest is worth having
+                print(f"growth by {name} could not be measured: {error}", file=sys.stderr)
+        facts["machine"]["load"].append(round(os.getloadavg()[0], 2))
+        progress.clear()
+    return facts
+
+
+def targets(set_: Stage, only: str | None, results: list[dict[str, Any]], progress: Progress) -> None:
+    """Every workload, each printed as soon as it is done."""
+    works: dict[str, Any] = {work.key: lambda work=work: [workloads.measure(work, set_)] for work in workloads.WORKLOADS}
+    works["C"] = lambda: [workloads.hung(set_, "blocking")]
+    works["C-aio"] = lambda: [workloads.hung(set_, "asyncio")]
+    works["G"] = lambda: workloads.held(set_)
+    works["import"] = lambda: [workloads.start(set_)]
+    wanted = only.split(",") if only else list(works)
+    if unknown := set(wanted) - works.keys():
+        raise SystemExit(f"bench: no workload {', '.join(sorted(unknown))}; there are {', '.join(works)}")
+    for key in wanted:
+        for result in works[key]():
+            results.append(result)
+            progress.clear()
+            print(f"\n{report.as_text(result)}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        sys.exit(main())
+    except SubjectFailed as error:
+        sys.exit(f"bench: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,11 +1,10 @@
-"""`python -m bench.keeper`: many leases held and renewed by one client on one node. Counts what it costs, from both sides."""
+"""`python -m bench keeper`: many leases held and renewed by one client on one node. Counts what it costs, from both sides."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import gc
-import resource
 import subprocess
 import sys
 import threading
@@ -15,11 +14,7 @@ from typing import Any
 import interlock
 from interlock.testing import Node
 
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * resource.getpagesize()
+from .memory import resident
 
 
 class Figures:
@@ -94,15 +89,16 @@ async def in_a_loop(node: Node, leases: int, seconds: float) -> bool:
     return good
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
     """Both colours, each in a process of its own: memory that another run has left over would be counted as saved."""
-    parser = argparse.ArgumentParser(prog="python -m bench.keeper", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench keeper", description=__doc__)
     parser.add_argument("--leases", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--colour", choices=["blocking", "asyncio"])
-    arguments = parser.parse_args()
+    given = sys.argv[1:] if argv is None else argv
+    arguments = parser.parse_args(given)
     if arguments.colour is None:
-        again = [sys.executable, "-m", "bench.keeper", *sys.argv[1:], "--colour"]
+        again = [sys.executable, "-m", "bench.keeper", *given, "--colour"]
         return max(subprocess.run([*again, colour], check=False).returncode for colour in ("blocking", "asyncio"))
     with Node() as node:
         if arguments.colour == "blocking":

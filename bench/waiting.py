@@ -1,4 +1,4 @@
-"""`python -m bench.waiting`: hundreds who wait for one lock, in threads, tasks and processes; idle ones; many locks.
+"""`python -m bench waiting`: hundreds who wait for one lock, in threads, tasks and processes; idle ones; many locks.
 
 Each part compares with floors that it measures itself, in turns (see `waiting_floors`). Commands are those that the server
 counted, inner ones of scripts included. Ratios are to the first row of a table.
@@ -449,13 +449,13 @@ async def _many_locks(node: Node, locks: int, each: int) -> str:
 PARTS = ("hand-over", "processes", "idle", "many")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.waiting", description=__doc__)
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench waiting", description=__doc__)
     parser.add_argument("--waiters", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=30.0, help="how long the idle ones wait")
     parser.add_argument("--part", choices=PARTS, action="append", help="default: all of them")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     parts = options.part or PARTS
     if "hand-over" in parts:
         hand_over(options.waiters, options.rounds)

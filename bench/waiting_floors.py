@@ -16,7 +16,7 @@ from collections import deque
 from contextlib import ExitStack
 from typing import Any
 
-from .subjects import pack
+from interlock.cli.bench.floors import pack
 
 TTL = b"20000"
 ENTER = b"""

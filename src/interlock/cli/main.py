@@ -12,6 +12,7 @@ from importlib import import_module
 
 from .. import __version__
 from . import exits
+from .bench import arguments as bench_arguments
 from .exits import complain
 from .run import arguments as run_arguments
 from .sim import arguments as sim_arguments
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
 
-_VERBS = {"run": ".run.verb", "status": ".status", "wait": ".wait", "demo": ".demo.play", "sim": ".sim.verb"}
+_VERBS = {
+    "run": ".run.verb",
+    "status": ".status",
+    "wait": ".wait",
+    "bench": ".bench.verb",
+    "demo": ".demo.play",
+    "sim": ".sim.verb",
+}
 _CODES = """\
 exit codes:
   0 done   64 wrong command line   69 the store does not answer
@@ -41,6 +49,7 @@ examples:
   interlock run nightly -- ./backup    one backup at a time, on all hosts
   interlock status order:123           who holds the lock order:123, who waits?
   interlock wait order:123             until nobody holds it; takes nothing
+  interlock bench --url redis://cache  how fast it could be, and how fast it is
   INTERLOCK_URL=redis://cache:6379 interlock status order:123 --json
 
 {_STORE}
@@ -213,6 +222,16 @@ def _parser() -> argparse.ArgumentParser:
     wait.add_argument("--timeout", metavar="D", help="wait at most so long; default: for ever")
     wait.add_argument("--quiet", action="store_true", help="say nothing, the exit code tells")
     wait.add_argument("--url", metavar="URL", default=argparse.SUPPRESS, help="where the locks are kept; else INTERLOCK_URL")
+
+    say = bench_arguments.SUMMARY
+    bench = verbs.add_parser(
+        "bench",
+        help=say,
+        description=f"Measure {say}.",
+        epilog=f"{bench_arguments.HELP}\n{_STORE}",
+        formatter_class=raw,
+    )
+    bench_arguments.add_to(bench)
 
     say = "see what a lock is for, in 10 seconds"
     verbs.add_parser("demo", help=say, description=f"{say.capitalize()}.", epilog=_DEMO, formatter_class=raw)
