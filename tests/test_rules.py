@@ -266,7 +266,7 @@ def del_rule(path: str, source: str) -> Complaints:
 
 
 def mint_rule(path: str, source: str) -> Complaints:
-    """Tokens are composed in one place, from `secrets` and nothing else."""
+    """Tokens are composed in one place, from the kernel's `os.urandom` and nothing else."""
     tree = parsed(source)
     names = {"compose"} if path == "core/token.py" else set[str]()
     secret = set[str]()
@@ -275,7 +275,7 @@ def mint_rule(path: str, source: str) -> Complaints:
             for alias in node.names:
                 if alias.name == "compose":
                     names.add(alias.asname or alias.name)
-                if node.module == "secrets":
+                if node.module == "os" and alias.name == "urandom":
                     secret.add(alias.asname or alias.name)
     complaints = []
     for node in ast.walk(tree):
@@ -287,9 +287,16 @@ def mint_rule(path: str, source: str) -> Complaints:
         first = node.args[0] if node.args else None
         if path != MINT:
             complaints.append(f"{path}:{node.lineno} composes a token; only {MINT} does")
-        elif not (isinstance(first, ast.Call) and getattr(first.func, "id", None) in secret):
-            complaints.append(f"{path}:{node.lineno} composes a token from something that is not `secrets`")
+        elif not any(_is_hex_of(first, name) for name in secret):
+            complaints.append(f"{path}:{node.lineno} composes a token from something that is not `urandom(…).hex()`")
     return complaints
+
+
+def _is_hex_of(node: ast.AST | None, name: str) -> bool:
+    match node:
+        case ast.Call(ast.Attribute(ast.Call(ast.Name(called)), "hex"), []):
+            return called == name
+    return False
 
 
 def docstring_rule(path: str, source: str) -> Complaints:
@@ -338,7 +345,7 @@ def test_no_face_does_magic_when_it_is_collected() -> None:
     assert not complaints, report(complaints)
 
 
-def test_tokens_are_minted_in_one_place_from_secrets() -> None:
+def test_tokens_are_minted_in_one_place_from_the_kernel() -> None:
     complaints = everywhere(mint_rule)
     assert not complaints, report(complaints)
     assert "compose(" in sources()[MINT], "the rule looks at the right file"
@@ -574,8 +581,8 @@ CAUGHT: list[tuple[Callable[[str, str], Complaints], str, str, str]] = [
     (mint_rule, "api/x.py", "from ..core.token import compose\ncompose('a', 'b')", "only runtime/base.py"),
     (mint_rule, "api/x.py", "from ..core.token import compose as c\nc('a', 'b')", "only runtime/base.py"),
     (mint_rule, "flow/x.py", "from ..core import token\ntoken.compose('a', 'b')", "only runtime/base.py"),
-    (mint_rule, "runtime/base.py", "from ..core import token\ntoken.compose(os.urandom(16).hex(), 'b')", "not `secrets`"),
-    (mint_rule, "runtime/base.py", "from random import token_hex\ntoken.compose(token_hex(16), 'b')", "not `secrets`"),
+    (mint_rule, "runtime/base.py", "from ..core import token\ntoken.compose('0' * 32, 'b')", "not `urandom"),
+    (mint_rule, "runtime/base.py", "from random import randbytes\ntoken.compose(randbytes(16).hex(), 'b')", "not `urandom"),
     (docstring_rule, "api/x.py", "def f(): ...", "has no docstring"),
     (docstring_rule, "api/x.py", '"""Doc."""\ndef f(): ...', "f has no docstring"),
     (docstring_rule, "api/x.py", '"""Doc."""\nclass A:\n    """Doc."""\n    async def f(self): ...', "A.f has no docstring"),
@@ -602,7 +609,7 @@ PASSED: list[tuple[Callable[[str, str], Complaints], str, str]] = [
     (clock_rule, "cli/status.py", "import time\ntime.time()"),
     (clock_rule, "flow/x.py", "self.time()\nruntime.time_ns()"),
     (generator_rule, "flow/x.py", "async def f():\n    def g():\n        yield 1\n    return [x async for x in y]"),
-    (mint_rule, "runtime/base.py", "from secrets import token_hex\ntoken.compose(token_hex(16), 'b')"),
+    (mint_rule, "runtime/base.py", "from os import urandom\ntoken.compose(urandom(16).hex(), 'b')"),
     (docstring_rule, "api/x.py", '"""Doc."""\ndef _f(): ...\nclass _A:\n    def f(self): ...'),
     (docstring_rule, "testing/x.py", '"""Doc."""\n@case\nasync def a_thing_is_so(kit): ...'),
     (size_rule, "api/x.py", '"""Doc. It is long\nbecause it is a list."""\n' + "x = 1\n" * 300),
@@ -624,7 +631,7 @@ def test_no_rule_complains_about_what_is_right() -> None:
 def test_the_rules_see_the_whole_tree() -> None:
     assert {"__init__.py", "errors.py", "core/lease.py", "flow/acquire.py", "backends/redis/aio.py"} <= sources().keys()
     seen = {target for path, source in sources().items() for _, target in imports_of(path, source)}
-    assert {"secrets.token_hex", "interlock.core.claim.Claim", "redis.connection"} <= seen, "in functions and by name too"
+    assert {"os.urandom", "interlock.core.claim.Claim", "redis.connection"} <= seen, "in functions and by name too"
 
 
 def test_a_changed_signature_shows_in_the_pinned_names() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from typing import Any, Generic, TypeVar
 from weakref import ref
@@ -12,6 +11,7 @@ from ..errors import UsageError
 from ..flow.hold import check
 from ..flow.keep import Keeper
 from ..flow.site import Site
+from ..runtime import forks
 from .options import Callback, Options
 
 L = TypeVar("L", bound="BaseLease")
@@ -53,13 +53,13 @@ class BaseLease:
     It belongs to whoever has the object, so it may be handed to another thread or task on purpose.
     """
 
-    __slots__ = ("__weakref__", "_keeper", "_leash", "_mine", "_pid", "_site")
+    __slots__ = ("__weakref__", "_born", "_keeper", "_leash", "_mine", "_site")
 
     def __init__(self, site: Site, keeper: Keeper, hold: Hold, options: Options) -> None:
         self._site = site
         self._keeper = keeper
         self._mine = hold
-        self._pid = os.getpid()
+        self._born = forks.generation
         self._leash: Any = None  # what stops the body of a block, in asyncio
         if options.on_lost is not None or options.on_doubtful is not None:
             self._call_back(options.on_lost, options.on_doubtful)
@@ -87,8 +87,8 @@ class BaseLease:
 
     def __del__(self) -> None:
         """Dropped without a release: a renewed lease is left to expire. Nothing is released here, and nothing is asked."""
-        hold = getattr(self, "_mine", None)
-        if hold is None or hold.released or hold.leaving or hold.gone or not hold.kept or self._pid != os.getpid():
+        hold: Hold | None = getattr(self, "_mine", None)
+        if hold is None or hold.released or hold.leaving or hold.gone or not hold.kept or self._born != forks.generation:
             return
         hold.dropped = True
         warnings.warn(
@@ -102,7 +102,7 @@ class BaseLease:
     @property
     def _hold(self) -> Hold:
         """The hold; in a forked child a lost one, since the lease is the parent's and must not be touched from there."""
-        if self._pid != os.getpid():
+        if self._born != forks.generation:
             self._mine.gone, self._mine.unsure = "forked", False
         return self._mine
 

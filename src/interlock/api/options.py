@@ -83,6 +83,15 @@ class Options(NamedTuple):
         fair: bool = False,
     ) -> Options:
         """These, with what was given put in. Raises UsageError on values out of range or that do not fit together."""
+        if (
+            (ttl is UNSET and timeout is UNSET and renew is UNSET)
+            and max_hold is None
+            and progress is None
+            and on_lost is None
+            and on_doubtful is None
+            and (note == "" and fair is False and type(lock_delay) is float and lock_delay == 0.0)
+        ):
+            return self  # most locks: nothing to check, and one policy for all their leases
         period = self.ttl if ttl is UNSET else _checked_ttl(ttl, self.drift, self.floor)
         renewing = self.policy.renew if renew is UNSET else _flag(renew, "renew")
         if not renewing and (max_hold is not None or progress is not None):

@@ -137,6 +137,10 @@ class Hold:
         self.stopped = ""  # why it stopped renewing: "max_hold" or "progress"
         self.teller: Callable[[Hold], None] | None = None  # told of a loss before anybody else
 
+    def __lt__(self, other: Hold) -> bool:
+        """Of two that are due at the same moment any may be first."""
+        return False
+
     # --- what may be believed -------------------------------------------------------------------------------------------
 
     def lost(self, now: float) -> bool:

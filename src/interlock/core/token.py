@@ -17,7 +17,7 @@ _HEX = frozenset("0123456789abcdef")
 
 def compose(random_hex: str, owner: str, note: str = "") -> str:
     """A token from 32 random hex digits, the owner's public facts and, if any, its note."""
-    return f"{random_hex}{SEPARATOR}{owner}{f' ({note})' if note else ''}"
+    return f"{random_hex}{SEPARATOR}{owner} ({note})" if note else f"{random_hex}{SEPARATOR}{owner}"
 
 
 def is_ours(token: str) -> bool:

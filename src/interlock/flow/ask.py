@@ -19,9 +19,9 @@ from ..errors import AcquireTimeout, Unavailable, UsageError
 from .site import Site
 
 
-async def ask(site: Site, claim: Claim, policy: Policy) -> Hold | Refused:
-    """One claim and, if its outcome stays unknown, its undoing."""
-    sent_at = site.runtime.now()  # before anything is sent: the lease is counted from here
+async def ask(site: Site, claim: Claim, policy: Policy, sent_at: float) -> Hold | Refused:
+    """One claim and, if its outcome stays unknown, its undoing. `sent_at` is now: before anything is sent, since the lease is
+    counted from there."""
     try:
         answer = await site.backend.claim(claim, site.within(claim.ttl))
     except UsageError:  # an answer: nothing happened
@@ -58,11 +58,13 @@ async def _slow(site: Site, claim: Claim, sent_at: float) -> Unavailable:
 def believe(site: Site, claim: Claim, granted: Granted, sent_at: float, policy: Policy) -> Hold | None:
     """The hold that a grant gives, if the grant can still be believed. The store keeps the name closed for `policy.delay`
     more, which is not the holder's."""
-    ttl = granted.ttl - policy.delay
-    until = deadline(sent_at, ttl, site.drift)
-    if site.runtime.now() >= until:
+    ttl, drift = granted.ttl - policy.delay if policy.delay else granted.ttl, site.drift
+    until, now = deadline(sent_at, ttl, drift), site.runtime.now()
+    if now >= until:
         return None
-    return Hold(claim.name, claim.token, ttl, granted.fence, until, site.drift, sent_at, policy)
+    hold = Hold(claim.name, claim.token, ttl, granted.fence, until, drift, sent_at, policy)
+    hold.waited = now - sent_at
+    return hold
 
 
 def too_late(site: Site, name: str, refused: Refused, waited: float) -> AcquireTimeout:

@@ -35,27 +35,19 @@ SWEEP = 1024  # names more than at the last look, before those whose leases are 
 class Waiter:
     """Somebody who waits for a name."""
 
-    __slots__ = (
-        "again",
-        "arrival",
-        "asking",
-        "bell",
-        "clock",
-        "deaf",
-        "fair",
-        "gone",
-        "hold",
-        "in_line",
-        "inside",
-        "name",
-        "note",
-        "offered",
-        "policy",
-        "refused",
-        "token",
-        "ttl",
-        "until",
-    )
+    # Where each begins. In the class, not in each: most waiters find the lock free and never come to any of it.
+    bell: Bell | None = None
+    hold: Hold | None = None  # what it has got, by whomever
+    inside = False  # it stands at its door
+    gone = False
+    in_line = False  # it stands in the store's line, or may
+    deaf = False  # it cannot be told: there is no inbox
+    asking = False  # a question of its own is on its way
+    offered = ""  # the token of a hand-over to it that is on its way
+    again = False  # it was told to ask again, since it asked last
+    refused: Refused | None = None  # the last answer
+    clock: tuple[float, float] | None = None  # ours before a question, and the store's in the answer to it
+    until = 0.0  # when it asks again, if nobody rings before: the end of the holder's lease
 
     def __init__(self, name: str, token: str, ttl: float, policy: Policy, note: str, fair: bool, arrival: float) -> None:
         self.name = name
@@ -65,23 +57,14 @@ class Waiter:
         self.note = note
         self.fair = fair
         self.arrival = arrival
-        self.bell: Bell | None = None
-        self.hold: Hold | None = None  # what it has got, by whomever
-        self.inside = False  # it stands at its door
-        self.gone = False
-        self.in_line = False  # it stands in the store's line, or may
-        self.deaf = False  # it cannot be told: there is no inbox
-        self.asking = False  # a question of its own is on its way
-        self.offered = ""  # the token of a hand-over to it that is on its way
-        self.again = False  # it was told to ask again, since it asked last
-        self.refused: Refused | None = None  # the last answer
-        self.clock: tuple[float, float] | None = None  # ours before a question, and the store's in the answer to it
-        self.until = 0.0  # when it asks again, if nobody rings before: the end of the holder's lease
 
     def ring(self) -> None:
         """Have it look around."""
         if self.bell is not None:
             self.bell.ring()
+
+
+NOBODY: list[Waiter] = []  # who waits at most doors: not one list each. It is never added to
 
 
 class Door:
@@ -92,8 +75,15 @@ class Door:
     def __init__(self) -> None:
         self.holder: Hold | None = None
         self.watched: Hold | None = None  # whose watcher we are
-        self.waiters: list[Waiter] = []
+        self.waiters = NOBODY
         self.streak = 0
+
+    def remove(self, waiter: Waiter) -> None:
+        """It does not stand here any more."""
+        if self.waiters == [waiter]:
+            self.waiters = NOBODY
+        elif waiter in self.waiters:  # or it was interrupted before it came in
+            self.waiters.remove(waiter)
 
     def told(self, what: str) -> None:
         """A watcher of the holder: if it is lost, or nobody has it any more, the first has to see to it."""
@@ -134,9 +124,21 @@ class Gate:
         with self.guard:
             door = self._door(waiter.name, waiter.arrival)
             waiter.inside = True
-            door.waiters.append(waiter)
-            if len(door.waiters) == 1 and door.holder is not None and door.holder.kept:
+            if door.waiters:
+                door.waiters.append(waiter)
+                return
+            door.waiters = [waiter]
+            if door.holder is not None and door.holder.kept:
                 door.watch()
+
+    def enter_and_ask(self, waiter: Waiter) -> bool:
+        """`enter` and `turn` of one that finds nobody here: it asks the store, now. False: somebody is; nothing was done."""
+        with self.guard:
+            if self.closed or waiter.name in self._doors:
+                return False
+            waiter.inside = waiter.asking = True
+            self._door(waiter.name, waiter.arrival).waiters = [waiter]
+            return True
 
     def turn(self, waiter: Waiter, now: float, last: bool) -> float | None:
         """None: it is for this one to ask the store, now. Else when to look again at the latest.
@@ -200,9 +202,9 @@ class Gate:
     def _remove(self, waiter: Waiter) -> None:
         door = self._doors.get(waiter.name)
         if door is not None and waiter.inside:
-            first = door.waiters[0] is waiter
+            first = door.waiters[:1] == [waiter]
             waiter.inside = False
-            door.waiters.remove(waiter)
+            door.remove(waiter)
             if first and door.waiters:
                 door.waiters[0].ring()
         if self._emptied is not None:
@@ -220,12 +222,15 @@ class Gate:
     def _give(self, waiter: Waiter, hold: Hold, streak: int) -> None:
         # In an order in which an interruption between any two steps is put right by `left`, or by the waiter itself.
         waiter.hold = hold
-        self.in_line.pop(hold.token, None)
-        self.in_line.pop(waiter.token, None)
-        door = self._doors.setdefault(waiter.name, Door())
+        if self.in_line:
+            self.in_line.pop(hold.token, None)
+            self.in_line.pop(waiter.token, None)
+        door = self._doors.get(waiter.name)
+        if door is None:
+            door = self._doors[waiter.name] = Door()
         if waiter.inside:
             waiter.inside = False
-            door.waiters.remove(waiter)
+            door.remove(waiter)
         door.streak = streak
         self._now_holds(door, hold)
 
@@ -261,6 +266,9 @@ class Gate:
 
     def heir(self, hold: Hold) -> tuple[Waiter, bool] | None:
         """To whom a release of this lease should hand over, and whether that one goes before all who wait elsewhere."""
+        door = self._doors.get(hold.name)
+        if door is None or not door.waiters:  # whoever comes from now on is rung when it is over (`left`)
+            return None
         with self.guard:
             door = self._doors.get(hold.name)
             if door is None or door.holder is not hold or not door.waiters:
@@ -325,7 +333,7 @@ class Gate:
             waiter.asking = waiter.again = False
             if not waiter.inside and not waiter.gone:
                 waiter.inside = True
-                door.waiters.insert(0, waiter)
+                door.waiters = [waiter, *door.waiters]
 
     def renew(self, waiter: Waiter, token: str) -> None:
         """Its token is spent and stands in no line: it asks with another."""

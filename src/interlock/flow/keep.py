@@ -84,7 +84,7 @@ class Keeper:
         crowded = self._roster.add(hold)
         if self._spawned is None:
             self._start()
-        elif crowded or renewal.first_look(hold) < self._wakes_at:
+        elif crowded or (renewal.earliest(hold) < self._wakes_at and renewal.first_look(hold) < self._wakes_at):
             self._ring()
 
     def keeping(self) -> Keeping:
@@ -148,11 +148,13 @@ class Keeper:
                 if look_at <= now:
                     await self._tidy(now)
                     continue
-                if look_at != inf:
+                nap = self._roster.soonest  # some came since the last look: the next will not have to ring to be seen in time
+                if look_at != inf or nap != inf:
                     idle_since = now
                 elif now - idle_since >= LINGER and self._may_end():
                     return
-                await self._sleep(idle_since + LINGER if look_at == inf else look_at)
+                until = idle_since + LINGER if look_at == inf else look_at
+                await self._sleep(nap if now < nap < until else until)
             except Exception:  # noqa: BLE001 - a defect of ours; if renewal ended here, every lease would be lost
                 log("exception", "the keeper of %s failed and goes on", self._site.backend.address)
                 await runtime.sleep(HICCUP)
@@ -247,8 +249,8 @@ class Keeper:
             return
         within = min(renewal.bound(hold, now, site.request_timeout) for hold in holds)
         within = max(min(within, until - now), 0.001)
-        asked = [Renewal(h.name, h.token, renewal.ttl(h, now) + h.policy.delay, h.fence) for h in holds]
-        flights = [hold.extending(lease.ttl - hold.policy.delay) for hold, lease in zip(holds, asked, strict=True)]
+        asked = [Renewal(h.name, h.token, stored(h, renewal.ttl(h, now)), h.fence) for h in holds]
+        flights = [hold.extending(believed(hold, lease.ttl)) for hold, lease in zip(holds, asked, strict=True)]
         answers: Sequence[Granted | Gone | None] = [None] * len(holds)
         self._notes.requests += 1
         try:
@@ -264,7 +266,7 @@ class Keeper:
 
     def _judge(self, hold: Hold, asked: Renewal, flight: Flight, answer: Granted | Gone | None, sent_at: float) -> None:
         """What an answer, or its absence, means to a lease; and when to look at it again."""
-        ttl, now = asked.ttl - hold.policy.delay, self._site.runtime.now()
+        ttl, now = believed(hold, asked.ttl), self._site.runtime.now()
         if answer is None:
             self._notes.failures += 1
             hold.failures += 1
@@ -278,7 +280,7 @@ class Keeper:
             hold.unsure = True
         else:
             self._notes.confirmed((hold.deadline - now) / hold.ttl)
-            hold.renewed(sent_at, answer.ttl - hold.policy.delay, flight)
+            hold.renewed(sent_at, believed(hold, answer.ttl), flight)
         hold.landed(flight)
         if not hold.over:
             self._roster.put(hold, renewal.first_look(hold, self._site.runtime.jitter()))
@@ -308,3 +310,14 @@ class Keeper:
             within = max(min(self._site.request_timeout, left), 0.001)
             with suppress(InterlockError):
                 await abandon(self._site, hold, within)
+
+
+def stored(hold: Hold, ttl: float) -> float:
+    """For how long the store keeps a lease that its holder believes in for `ttl`. The same object if there is no delay: leases
+    are many, and a number of its own for each is a page for every hundred."""
+    return ttl + hold.policy.delay if hold.policy.delay else ttl
+
+
+def believed(hold: Hold, ttl: float) -> float:
+    """The other way round."""
+    return ttl - hold.policy.delay if hold.policy.delay else ttl

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heapify, heappop, heappush
-from itertools import count
 from math import inf
 from typing import NamedTuple
 
@@ -35,23 +34,27 @@ class Roster:
 
     def __init__(self) -> None:
         self.incoming: deque[Hold] = deque()
-        self._queue: list[tuple[float, int, Hold]] = []
-        self._numbers = count()
+        self._queue: list[tuple[float, Hold]] = []
         self._alive = 0  # how many were alive when the queue was last gone through
+        self.soonest = inf  # when the first of the newcomers that the last look took in might have been due, over or not
 
     def everybody(self) -> set[Hold]:
         """All that are on it, some of them over perhaps."""
-        return {*(hold for _, _, hold in list(self._queue)), *list(self.incoming)}
+        return {*(hold for _, hold in list(self._queue)), *list(self.incoming)}
 
     def add(self, hold: Hold) -> bool:
         """Put it on, or have it looked at anew. Whether it is time to take newcomers in."""
         self.incoming.append(hold)
-        return len(self.incoming) > CROWD
+        return len(self.incoming) % CROWD == 0  # said once for each, not by everybody who comes until it is done
 
     def put(self, hold: Hold, at: float) -> None:
         """Have it looked at then."""
         hold.at = at
-        heappush(self._queue, (at, next(self._numbers), hold))
+        heappush(self._queue, (at, hold))
+        if len(self._queue) > self._alive + self._alive // 4 + CROWD:  # each renewal leaves a place or two behind
+            self._queue[:] = [place for place in self._queue if place[1].at == place[0] and not _done(place[1])]
+            heapify(self._queue)
+            self._alive = len(self._queue)
 
     def next_look(self) -> float:
         """When somebody should look next."""
@@ -63,7 +66,7 @@ class Roster:
         seen, again = Seen([], [], []), []
         queue, horizon = self._queue, now
         while queue and queue[0][0] <= horizon:
-            at, _, hold = heappop(queue)
+            at, hold = heappop(queue)
             if hold.at != at:
                 continue  # it has another place
             hold.at = inf  # and not this one any more: the same moment may be in the queue twice
@@ -88,16 +91,14 @@ class Roster:
         return seen
 
     def _take_in(self) -> None:
+        self.soonest = inf
         while self.incoming:
             hold = self.incoming.popleft()
+            self.soonest = min(self.soonest, renewal.earliest(hold))
             if not _done(hold):
                 self.put(hold, renewal.first_look(hold))
             elif hold.dropped:
                 hold.notify("dropped")
-        if len(self._queue) > 2 * self._alive + CROWD:
-            self._queue = [place for place in self._queue if place[2].at == place[0] and not _done(place[2])]
-            heapify(self._queue)
-            self._alive = len(self._queue)
 
 
 def _done(hold: Hold) -> bool:

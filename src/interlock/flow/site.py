@@ -40,7 +40,8 @@ class Site(NamedTuple):
 
     def within(self, ttl: float) -> float:
         """How long a question about a lease of `ttl` may take: an answer later than the ttl is of no use."""
-        return min(self.request_timeout, ttl)
+        bound = self.request_timeout
+        return bound if bound < ttl else ttl
 
     async def undo(
         self,

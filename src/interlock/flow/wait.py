@@ -39,11 +39,22 @@ ASKING = -1.0  # `Waiter.until` while a question is on its way
 async def acquire(site: Site, name: str, ttl: float, timeout: float | None, policy: Policy, note: str, fair: bool) -> Hold:
     """See `acquire.acquire`."""
     runtime, gate = site.runtime, site.gate
+    runtime.here()
     began = runtime.now()
     me = Waiter(name, runtime.token(note), ttl, policy, note, fair, began)
-    try:
-        gate.enter(me)  # inside: whoever is first and gone would keep everybody waiting
-        return await _wait(site, me, inf if timeout is None else began + timeout)
+    try:  # from here on: whoever is first and gone would keep everybody waiting
+        answer = None
+        if gate.enter_and_ask(me):
+            answer = await ask(site, Claim(name, me.token, ttl + policy.delay if policy.delay else ttl), policy, began)
+            if type(answer) is Hold:
+                gate.got(me, answer)
+                if not gate.closed and not me.gone:
+                    return answer
+        else:
+            gate.enter(me)
+        hold = await _wait(site, me, inf if timeout is None else began + timeout, answer)
+        hold.waited = runtime.now() - began
+        return hold
     except BaseException as error:
         await _give_up(site, me)
         if gate.closed and isinstance(error, Unavailable):  # it hung up on us, in the middle of a question
@@ -64,7 +75,8 @@ def _closed(site: Site) -> UsageError:
     return UsageError(f"the client for {site.backend.address} is closed; make a new one")
 
 
-async def _wait(site: Site, me: Waiter, give_up: float) -> Hold:
+async def _wait(site: Site, me: Waiter, give_up: float, answer: Hold | Refused | None) -> Hold:
+    """`answer` is that to the first question, if it was asked."""
     runtime, gate = site.runtime, site.gate
     attempt = 0
     while True:
@@ -77,10 +89,13 @@ async def _wait(site: Site, me: Waiter, give_up: float) -> Hold:
             if me.inside:  # whoever gave it was interrupted
                 gate.got(me, me.hold)
             return me.hold
+        if answer is not None:
+            now = me.arrival  # when that was asked
         last = now >= give_up  # the lock may be free by now, so one question follows, whoever's turn it is
-        look_at = gate.turn(me, now, last)
+        look_at = gate.turn(me, now, last) if answer is None else None
         if look_at is None:
-            hold = await _ask(site, me, waits=not last)
+            hold = await _ask(site, me, not last, answer)
+            answer = None
             if hold is not None:
                 gate.got(me, hold)
                 continue
@@ -94,14 +109,16 @@ async def _wait(site: Site, me: Waiter, give_up: float) -> Hold:
             await me.bell.wait(min(look_at, give_up))
 
 
-async def _ask(site: Site, me: Waiter, waits: bool) -> Hold | None:
-    """Ask the store and, if it refuses and we wait, once more with a place in its line. None: refused."""
+async def _ask(site: Site, me: Waiter, waits: bool, answer: Hold | Refused | None) -> Hold | None:
+    """Ask the store, unless that is done, and, if it refuses and we wait, once more with a place in its line. None: refused."""
     runtime, ttl = site.runtime, me.ttl + me.policy.delay
     told = me.in_line and me.refused is not None and me.refused.owner
     inbox = await _inbox(site) if told else ""
     if not inbox:  # most locks are free: the first question needs no inbox. And strangers tell nobody
-        sent_at = runtime.now()
-        answer = await ask(site, Claim(me.name, me.token, ttl), me.policy)
+        sent_at = me.arrival
+        if answer is None:
+            sent_at = runtime.now()
+            answer = await ask(site, Claim(me.name, me.token, ttl), me.policy, sent_at)
         if isinstance(answer, Hold):
             return answer
         me.refused = answer
@@ -115,7 +132,7 @@ async def _ask(site: Site, me: Waiter, waits: bool) -> Hold | None:
     if me.deaf or not site.gate.line_up(me):
         return None
     sent_at = runtime.now()
-    answer = await ask(site, Claim(me.name, me.token, ttl, place(site, me, inbox)), me.policy)
+    answer = await ask(site, Claim(me.name, me.token, ttl, place(site, me, inbox)), me.policy, sent_at)
     if isinstance(answer, Hold):
         return answer
     me.refused = answer

@@ -37,6 +37,8 @@ class Guarded(Protocol):
         """In the parent, after it, in the same thread, if it was suspended."""
 
 
+generation = 0  # how many forks lie between the first process and this one
+
 _watched: WeakSet[Forgetful] = WeakSet()
 _guarded: WeakSet[Guarded] = WeakSet()
 _suspended: list[Guarded] = []
@@ -85,6 +87,8 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
+    global generation  # noqa: PLW0603 - there is one, as there is one process
+    generation += 1
     _suspended.clear()
     _forking.release()
     for thing in list(_watched):

@@ -28,11 +28,12 @@ class Abandoned(BaseException):
 class Wait:
     """Awaited: until `fd` is readable (True) or the moment `until` has come (False)."""
 
-    __slots__ = ("fd", "until")
+    __slots__ = ("fd", "poll", "until")
 
     def __init__(self, fd: int | None, until: float) -> None:
         self.fd = fd
         self.until = until
+        self.poll: Any = None  # made once for one that is awaited again and again
 
     def __await__(self) -> Generator[Wait, bool, bool]:
         return (yield self)
@@ -66,15 +67,18 @@ class Waits:
 def wait(ask: Wait) -> bool:
     """Block as asked."""
     while True:
-        left = min(ask.until - now(), LONGEST_POLL)
+        left = ask.until - now()
+        if left > LONGEST_POLL:
+            left = LONGEST_POLL
         if ask.fd is None:
             if left <= 0:
                 return False
             time.sleep(left)
             continue
-        poll = select.poll()
-        poll.register(ask.fd, select.POLLIN)
-        if poll.poll(max(0, math.ceil(left * 1000))):
+        if ask.poll is None:
+            ask.poll = select.poll()
+            ask.poll.register(ask.fd, select.POLLIN)
+        if ask.poll.poll(math.ceil(left * 1000) if left > 0 else 0):
             return True
         if now() >= ask.until:
             return False

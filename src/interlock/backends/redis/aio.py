@@ -17,7 +17,8 @@ from typing import Any, cast
 
 from ...errors import Unavailable, UsageError
 from ...runtime import forks
-from .aio_wire import BROKEN, LATE, AsyncEar, Stream, Wire, settle
+from ...runtime.base import now
+from .aio_wire import BROKEN, LATE, AsyncEar, Stream, Wire
 from .connect import Recipe
 from .resp import Reply
 from .scripts import Request
@@ -34,7 +35,7 @@ class AsyncTransport:
         self.age = 0
         self._recipe = recipe
         self._wire: Wire | None = None
-        self._connecting: asyncio.Lock | None = None
+        self._connecting: asyncio.Future[None] | None = None  # somebody opens the connection: done when that is over
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owing: dict[str, tuple[Wire, Undo, float]] = {}  # and since when
         self._living: set[str] = set()  # tokens
@@ -48,18 +49,18 @@ class AsyncTransport:
         self._wire, self._ears, self._closed = None, set(), True
         self._owing.clear()
 
-    async def call(self, request: Request, mark: bytes, tokens: Sequence[str], within: float, undo: Undo = None) -> Reply:
+    async def call(self, request: Request, mark: bytes, tokens: Sequence[str], until: float, undo: Undo = None) -> Reply:
         """See `transport.Transport.call`."""
-        until = self._enter() + within
-        wire = next(filter(None, map(self._owed_on, tokens)), None) if self._owing else None
-        reply = await self._exchange(wire or await self._take(until), request, mark, tokens, until, undo)
-        for token in tokens:
-            self._forget(token)
-        return reply
+        self._enter()
+        wire = self._wire
+        if wire is None or wire.dead or self._owing or wire.lag() > OVERDUE:
+            wire = next(filter(None, map(self._owed_on, tokens)), None) or await self._take(until)
+        return await self._exchange(wire, request, mark, tokens, until, undo)
 
     async def follow(self, request: Request, mark: bytes, token: str, within: float) -> Reply:
         """See `transport.Transport.follow`."""
-        until = self._enter() + within
+        self._enter()
+        until = now() + within
         if token not in self._owing:
             return None
         try:
@@ -89,13 +90,15 @@ class AsyncTransport:
 
     def lag(self) -> float:
         """See `transport.Transport.lag`."""
-        return self._wire.lag(self._enter()) if self._wire is not None else 0.0
+        self._enter()
+        return self._wire.lag() if self._wire is not None else 0.0
 
     async def listen(self, within: float) -> AsyncEar:
         """See `transport.Transport.listen`."""
-        until = self._enter() + within
+        self._enter()
+        until = now() + within
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout(within):
                 ear = AsyncEar(await self._connect(until), self._recipe.address)
         except TimeoutError as error:
             raise self._recipe.explain(error) or error from error
@@ -121,42 +124,52 @@ class AsyncTransport:
         for wire in wires:
             wire.abort()  # a TLS goodbye that a frozen peer does not answer is not waited for
 
-    def _enter(self) -> float:
-        """The loop's time, once it is clear that this client may be used here."""
+    def _enter(self) -> None:
+        """Raises UsageError unless this client may be used here."""
         loop = asyncio.get_running_loop()
         if self._closed:
             raise UsageError(f"the client for {self._recipe.address} is closed; make a new one")
         if self._loop is None:
-            self._loop, self._connecting = loop, asyncio.Lock()
+            self._loop = loop
         elif self._loop is not loop:
             raise UsageError("this AsyncClient belongs to another event loop; make one client in each loop")
-        return loop.time()
 
     async def _take(self, until: float) -> Wire:
         """The shared connection, opened if need be. Raises Unavailable: then nothing was sent."""
-        now = asyncio.get_running_loop().time()
         if self._owing:
-            self._prune(now)
-        if self._wire is not None and self._wire.lag(now) > OVERDUE:
+            self._prune()
+        if self._wire is not None and self._wire.lag() > OVERDUE:
             self._give_up(self._wire)
-        if self._wire is not None and not self._wire.dead:
-            return self._wire
-        assert self._connecting is not None  # noqa: S101 - set by _enter
         try:
-            async with asyncio.timeout_at(until), self._connecting:
-                if self._wire is None or self._wire.dead:
-                    wire = Wire(await self._connect(until))
-                    self.age += 1
-                    if self._closed:  # meanwhile
-                        wire.close()
-                        self._enter()
-                    self._wire = wire
-                return self._wire
+            while self._wire is None or self._wire.dead:
+                left = until - now()
+                if self._connecting is None:
+                    async with asyncio.timeout(left):
+                        return await self._open(until)
+                # Whoever waits for that wakes with all the others: one after the other, a thousand would take a second.
+                await asyncio.wait([self._connecting], timeout=max(left, 0.0))
+                if left <= 0:
+                    raise TimeoutError
+            return self._wire
         except TimeoutError as error:
             raise self._recipe.explain(error) or error from error
 
+    async def _open(self, until: float) -> Wire:
+        connecting = self._connecting = asyncio.get_running_loop().create_future()
+        try:
+            wire = Wire(await self._connect(until))
+            self.age += 1
+            if self._closed:  # meanwhile
+                wire.close()
+                self._enter()
+            self._wire = wire
+            return wire
+        finally:
+            self._connecting = None
+            connecting.set_result(None)
+
     async def _connect(self, until: float) -> Any:
-        connection = self._recipe.make(max(until - asyncio.get_running_loop().time(), 0.001))
+        connection = self._recipe.make(max(until - now(), 0.001))
         try:
             await connection.connect()
             return connection
@@ -169,50 +182,53 @@ class AsyncTransport:
     async def _exchange(
         self, wire: Wire, request: Request, mark: bytes, tokens: Sequence[str], until: float, undo: Undo
     ) -> Reply:
-        loop = asyncio.get_running_loop()
-        where = self._recipe.address
         wire.users += 1
-        future = wire.send(request.pack(wire.carried), mark, tokens)
+        future = wire.send(request.pack(wire.carried), mark, until, tokens)
         if wire is not self._wire:
             self._retired(wire)
-        alarm = loop.call_at(until, settle, future, LATE)
         try:
             reply = await future
-            if reply is BROKEN:
-                raise Unavailable(f"the connection to {where} broke", backend=where, cause="closed")
-            if reply is LATE:
-                if wire is self._wire:
-                    self._wire = None
-                    self._retired(wire)
-                raise Unavailable(
-                    f"{where} did not answer in time: is it overloaded, frozen or cut off?", backend=where, cause="timeout"
-                )
+            if reply is BROKEN or reply is LATE:
+                raise self._silent(wire, reply)
         except BaseException:
             for token in tokens:
                 before = self._owing.pop(token, None)
-                self._owing[token] = wire, undo, loop.time()
+                self._owing[token] = wire, undo, now()
                 if before is not None and before[0] is not wire:
                     self._sweep(before[0])
             raise
         finally:
-            alarm.cancel()
             wire.users -= 1
-            self._sweep(wire)
+            if wire is not self._wire:
+                self._sweep(wire)
+        if self._owing:  # the caller has its answer: nothing is owed to these any more
+            for token in tokens:
+                self._forget(token)
         return cast(Reply, reply)
+
+    def _silent(self, wire: Wire, reply: object) -> Unavailable:
+        where = self._recipe.address
+        if reply is BROKEN:
+            return Unavailable(f"the connection to {where} broke", backend=where, cause="closed")
+        if wire is self._wire:
+            self._wire = None
+            self._retired(wire)
+        text = f"{where} did not answer in time: is it overloaded, frozen or cut off?"
+        return Unavailable(text, backend=where, cause="timeout")
 
     def _owed_on(self, token: str) -> Wire | None:
         """The connection that this token's unanswered requests went down, if it is alive."""
         owing = self._owing.get(token)
         return owing[0] if owing is not None and not owing[0].dead else None
 
-    def _prune(self, now: float) -> None:
+    def _prune(self) -> None:
         """Forget the oldest records once whoever was to follow has done so, or never will."""
         for token, (wire, _, since) in list(self._owing.items()):
-            if now - since < OVERDUE:
+            if now() - since < OVERDUE:
                 return
             if self._lives(wire):
                 continue
-            if wire.lag(now) > OVERDUE:
+            if wire.lag() > OVERDUE:
                 self._give_up(wire)
             self._forget(token)
 
@@ -237,9 +253,9 @@ class AsyncTransport:
 
     def _retired(self, wire: Wire) -> None:
         """New requests go elsewhere from now on, but not those that follow what somebody still waits for here."""
-        now = asyncio.get_running_loop().time()
+        moment = now()
         for token in wire.on_way():
-            self._owing.setdefault(token, (wire, None, now))
+            self._owing.setdefault(token, (wire, None, moment))
 
     def _lives(self, wire: Wire) -> bool:
         """Whether a living token needs this connection: its release has to go down it."""

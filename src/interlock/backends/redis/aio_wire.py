@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 from typing import Any, Final, NamedTuple, cast
 
 from ...errors import Unavailable
 from ...runtime.aio import TaskBell
+from ...runtime.base import now
 from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
 
 LATE: Final = object()
@@ -21,6 +23,7 @@ class Asked(NamedTuple):
     mark: bytes
     future: asyncio.Future[Any]
     at: float
+    until: float
     tokens: Sequence[str]
 
 
@@ -56,38 +59,82 @@ class Stream(asyncio.Protocol):
 
 
 class Wire(Stream):
-    """One connection for requests and their replies."""
+    """One connection for requests and their replies.
+
+    What is asked while others wait for theirs goes out at the end of the loop's turn, all in one write. One alarm, at the
+    earliest moment at which anybody gives up, serves all.
+    """
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
+        self._loop = asyncio.get_running_loop()
         self._waiting: deque[Asked] = deque()
+        self._joined: list[bytes] = []  # what goes out with the next write
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = inf
         self.carried: set[str] = set()  # the scripts whose texts it has carried: see `scripts`
         self.users = 0  # requests whose callers do not have their answers yet
 
-    def send(self, request: bytes, mark: bytes, tokens: Sequence[str] = ()) -> asyncio.Future[Any]:
-        """Put a request on the wire. The future becomes its reply, or BROKEN."""
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
+    def send(self, request: bytes, mark: bytes, until: float, tokens: Sequence[str] = ()) -> asyncio.Future[Any]:
+        """Put a request on the wire. The future becomes its reply, or BROKEN; or LATE at the moment `until`."""
+        future = self._loop.create_future()
         if self.dead or self._transport.is_closing():
             future.set_result(BROKEN)
-        else:
-            self._waiting.append(Asked(mark, future, loop.time(), tokens))
+            return future
+        alone = not self._waiting
+        self._waiting.append(Asked(mark, future, now(), until, tokens))
+        if until < self._alarm_at:
+            self._set_alarm(until)
+        if self._joined:
+            self._joined.append(request)
+        elif alone:
             self._transport.write(request)
+        else:
+            self._joined.append(request)
+            self._loop.call_soon(self._flush)
         return future
+
+    def _flush(self) -> None:
+        joined, self._joined = self._joined, []
+        if joined and not self._transport.is_closing():
+            self._transport.write(b"".join(joined))
+
+    def close(self, last: bytes = b"") -> None:
+        """See `Stream.close`."""
+        self._flush()
+        super().close(last)
+
+    def _set_alarm(self, at: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = at
+        self._alarm = self._loop.call_later(max(at - now(), 0.0), self._look)
+
+    def _look(self) -> None:
+        """Tell those whose time is up, and see when the next one's will be."""
+        moment, self._alarm, self._alarm_at = now(), None, inf
+        for asked in self._waiting:
+            if asked.until <= moment:
+                settle(asked.future, LATE)
+        ahead = [asked.until for asked in self._waiting if not asked.future.done()]
+        if ahead:
+            self._set_alarm(min(ahead))
 
     def data_received(self, data: bytes) -> None:
         """Give each reply to the request whose mark it carries; one whose caller has left is dropped."""
         self._parser.feed(data)
+        waiting, next_reply = self._waiting, self._parser.next
         try:
-            while (reply := self._parser.next()) is not INCOMPLETE:
-                mark, future, *_ = self._waiting.popleft()
+            while (reply := next_reply()) is not INCOMPLETE:
+                mark, future, _, _, _ = waiting.popleft()
                 # Replies come in order: when one is missing it will never come, and its request stays unanswered.
                 while not (answers(cast(Reply, reply), mark) or isinstance(reply, ErrorReply)):
                     settle(future, BROKEN)
-                    mark, future, *_ = self._waiting.popleft()
-                if isinstance(reply, ErrorReply):
+                    mark, future, _, _, _ = waiting.popleft()
+                if type(reply) is ErrorReply:
                     self.carried.clear()
-                settle(future, reply)
+                if not future.done():
+                    future.set_result(reply)
         except (ProtocolError, IndexError):  # not RESP, or a reply to nothing that was asked
             self.close()
 
@@ -96,15 +143,17 @@ class Wire(Stream):
         for asked in self._waiting:
             settle(asked.future, BROKEN)
         self._waiting.clear()
+        if self._alarm is not None:
+            self._alarm.cancel()
         super().connection_lost(error)
 
     def on_way(self) -> list[str]:
         """The tokens of requests whose callers still wait."""
         return [token for asked in self._waiting if not asked.future.done() for token in asked.tokens]
 
-    def lag(self, now: float) -> float:
+    def lag(self) -> float:
         """For how long the oldest request has been without a reply."""
-        return now - self._waiting[0].at if self._waiting and not self.dead else 0.0
+        return now() - self._waiting[0].at if self._waiting and not self.dead else 0.0
 
 
 class AsyncEar(Stream):

@@ -28,6 +28,7 @@ A little long because every verb is here, and nothing but the verbs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from ...core.claim import SHOWN, Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked, free
 from ...core.quorum import Roll
@@ -43,10 +44,13 @@ from .packing import (
     ROLL_KEY,
     claiming,
     fresh_mark,
+    given,
     leaving,
     line_keys,
     lock_keys,
     ms,
+    plain_claim,
+    plain_release,
     queue,
     seconds,
     text,
@@ -54,7 +58,7 @@ from .packing import (
 )
 from .refusals import nonsense, not_a_lock, refusal
 from .resp import ErrorReply, Reply
-from .scripts import CLAIM, ENROLL, EXTEND, HAND_OVER, INSPECT, RELEASE, RETREAT, ROLL, Script
+from .scripts import CLAIM, ENROLL, EXTEND, HAND_OVER, INSPECT, RELEASE, RETREAT, ROLL, Request, Script
 from .transport import Transport, Undo
 
 GONE, NOT_A_LOCK = -1, -3  # what extend.lua says of a lease, unless it gives its fence or says that somebody else has it
@@ -77,7 +81,22 @@ class RedisBackend:
 
     async def claim(self, claim: Claim, within: float) -> Granted | Refused:
         """See `port.Backend.claim`."""
-        answer = await self._claim(claim, (), 0, within)
+        name, token, ttl, place = claim
+        if place is None and token not in self._places:  # the way of nearly all: as `_claim`, with less ado
+            mark, tokens, until = fresh_mark(), (token,), self._now() + within
+            request = plain_claim(name, token, ms(ttl), mark)
+            undo = partial(_undo, name, self._roll, (token, b""))
+            reply = await self._transport.call(request, mark, tokens, until, undo)
+            if type(reply) is ErrorReply:
+                reply = await self._refused(request, reply, mark, name, tokens, until, undo)
+            if type(reply) is list and len(reply) == 4 and reply[0] == 1:
+                _, fence, micros, _ = reply
+                if type(fence) is int and type(micros) is int:  # `_claimed` would say the same, and takes longer
+                    self._clock.told(micros, self._transport.age)
+                    return Granted(fence, given(ttl))
+            answer = self._claimed(claim, reply)
+        else:
+            answer = await self._claim(claim, (), 0, within)
         if isinstance(answer, Unmarked):
             raise nonsense(self.address, [-1])
         return answer
@@ -97,18 +116,17 @@ class RedisBackend:
 
     def _undo(self, name: str, *tokens: tuple[str, bytes]) -> Undo:
         """What takes back a request of these tokens, each with how it may stand in line."""
-        roll = self._roll  # not all of us: the transport keeps this, and nobody would ever be collected
-        return lambda: [undoing(name, token, member, roll) for token, member in tokens]
+        return partial(_undo, name, self._roll, *tokens)  # not of us: the transport keeps it, and nobody would be collected
 
     def _claimed(self, claim: Claim, reply: Reply) -> Granted | Refused | Unmarked:
         """What claim.lua, or hand_over.lua in its place, says to a claim."""
         match reply:
-            case [-1, _]:
-                return Unmarked()
             case [1 | 2, int(fence), int(micros), _]:
                 self._clock.told(micros, self._transport.age)
                 self._left(claim.token)
-                return Granted(fence, ms(claim.ttl) / 1000)
+                return Granted(fence, given(claim.ttl))
+            case [-1, _]:
+                return Unmarked()
             case [0 | 3, int(left), bytes(owner), int(micros), _]:
                 self._clock.told(micros, self._transport.age)
                 if claim.token in self._places:
@@ -151,8 +169,16 @@ class RedisBackend:
 
     async def release(self, name: str, token: str, within: float, proposal: int = 0) -> bool:
         """See `port.Member.release`."""
-        arguments = leaving(token, self._places.get(token, b""), self._clock.at_least(self._transport.age), proposal)
-        reply = await self._run(RELEASE, line_keys(name) + self._roll, arguments, name, (token,), within)
+        at = self._clock.at_least(self._transport.age)
+        if not self._roll and not proposal and token not in self._places:  # as below, with less ado
+            mark, tokens, until = fresh_mark(), (token,), self._now() + within
+            request = plain_release(name, token, at, mark)
+            reply = await self._transport.call(request, mark, tokens, until)
+            if type(reply) is ErrorReply:
+                reply = await self._refused(request, reply, mark, name, tokens, until)
+        else:
+            arguments = leaving(token, self._places.get(token, b""), at, proposal)
+            reply = await self._run(RELEASE, line_keys(name) + self._roll, arguments, name, (token,), within)
         match reply:
             case [int(held), int(micros), _]:
                 self._clock.told(micros, self._transport.age)
@@ -167,7 +193,7 @@ class RedisBackend:
         try:
             reply = await self._transport.follow(request, mark, token, within)
             if reply is None and token in self._waiting:
-                reply = await self._transport.call(request, mark, (token,), within)
+                reply = await self._transport.call(request, mark, (token,), self._now() + within)
         finally:
             self._left(token)
         if isinstance(reply, ErrorReply):
@@ -306,10 +332,23 @@ class RedisBackend:
         until = self._now() + within
         mark = fresh_mark()
         request = script(keys, *arguments, mark)
-        reply = await self._transport.call(request, mark, tokens, within, undo)
+        reply = await self._transport.call(request, mark, tokens, until, undo)
+        return await self._refused(request, reply, mark, name, tokens, until, undo) if type(reply) is ErrorReply else reply
+
+    async def _refused(
+        self,
+        request: Request,
+        reply: Reply,
+        mark: bytes,
+        name: str,
+        tokens: tuple[str, ...],
+        until: float,
+        undo: Undo = None,
+    ) -> Reply:
+        """The reply to a request that the server has refused, if it is one that it will not refuse again; or raises."""
         if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT":  # nothing was done: not a retry, a first try
-            left = max(until - self._now(), 0.001)
-            reply = await self._transport.call(request._replace(full=True), mark, tokens, left, undo)
+            until = max(until, self._now() + 0.001)
+            reply = await self._transport.call(request._replace(full=True), mark, tokens, until, undo)
         if isinstance(reply, ErrorReply):
             for token in tokens:
                 if token not in self._waiting:
@@ -318,5 +357,9 @@ class RedisBackend:
         return reply
 
 
+def _undo(name: str, roll: tuple[bytes, ...], *tokens: tuple[str, bytes]) -> list[Request]:
+    return [undoing(name, token, member, roll) for token, member in tokens]
+
+
 def _extended(lease: Renewal, said: int) -> Granted | Gone:
-    return Granted(said, ms(lease.ttl) / 1000) if said >= 0 else Gone(taken=said != GONE)
+    return Granted(said, given(lease.ttl)) if said >= 0 else Gone(taken=said != GONE)

@@ -66,14 +66,18 @@ class BlockingTransport:
         self._living: set[str] = set()  # tokens
         self._guard = threading.RLock()  # around what is parked; never held while waiting; a signal handler may come back in
 
-    async def call(self, request: Request, mark: bytes, tokens: Sequence[str], within: float, undo: Undo = None) -> Reply:
+    async def call(self, request: Request, mark: bytes, tokens: Sequence[str], until: float, undo: Undo = None) -> Reply:
         """See `transport.Transport.call`."""
-        self._enter()
-        until = now() + within
+        if self._closed or self._pid != os.getpid():
+            self._enter()
         parked, wire = self._take_parked(tokens) if self._parked else (None, None)
         if wire is None:
             wire = self._take(until)
-        reply = await self._exchange(wire, parked, request, mark, tokens, until, undo)
+        try:
+            reply = await wire.ask(request.pack(wire.carried), mark, until)
+        except BaseException as error:
+            self._unanswered(wire, parked, tokens, undo, error)
+            raise
         self._settle(wire, tokens)
         return reply
 
@@ -219,34 +223,34 @@ class BlockingTransport:
     ) -> Reply:
         """`parked`: where the connection was."""
         try:
-            await wire.send(request.pack(wire.carried), until)
-            return await wire.reply(mark, until)
+            return await wire.ask(request.pack(wire.carried), mark, until)
         except BaseException as error:
-            # A time-out, or whatever interrupts us, leaves a connection on which more can follow; only its own troubles end it.
-            broken = isinstance(error, ProtocolError) or (isinstance(error, OSError) and error.errno is not None)
-            if broken or wire.torn:
-                wire.close()
-            parked = parked or Parked(tokens)
-            with self._guard:
-                parked.wire, parked.since, parked.undo = None if wire.dead else wire, now(), undo or parked.undo
-                for token in tokens:
-                    if self._parked.get(token) is not parked:
-                        self._forget(token)
-                        self._parked[token] = parked
-                if not tokens and not wire.dead:  # kept: its reply makes it good, and until then the node is known as silent
-                    self._late.append(parked)
-            if broken or isinstance(error, Late):
-                raise self._broken(error) from error
+            self._unanswered(wire, parked, tokens, undo, error)
             raise
+
+    def _unanswered(self, wire: Wire, parked: Parked | None, tokens: Sequence[str], undo: Undo, error: BaseException) -> None:
+        """Put down what `error` has left without an answer. Raises what it means, if it is ours to explain."""
+        # A time-out, or whatever interrupts us, leaves a connection on which more can follow; only its own troubles end it.
+        broken = isinstance(error, ProtocolError) or (isinstance(error, OSError) and error.errno is not None)
+        if broken or wire.torn:
+            wire.close()
+        parked = parked or Parked(tokens)
+        with self._guard:
+            parked.wire, parked.since, parked.undo = None if wire.dead else wire, now(), undo or parked.undo
+            for token in tokens:
+                if self._parked.get(token) is not parked:
+                    self._forget(token)
+                    self._parked[token] = parked
+            if not tokens and not wire.dead:  # kept: its reply makes it good, and until then the node is known as silent
+                self._late.append(parked)
+        if broken or isinstance(error, Late):
+            raise self._broken(error) from error
 
     def _settle(self, wire: Wire, tokens: Sequence[str]) -> None:
         """The caller has its reply and the connection owes nothing."""
         if self._parked:
             for token in tokens:
                 self._forget(token)
-        self._keep(wire)
-
-    def _keep(self, wire: Wire) -> None:
         if len(self._idle) < MAX_IDLE and not self._closed:
             self._idle.append(wire)
         else:
@@ -271,7 +275,7 @@ class BlockingTransport:
         try:
             wire.drain()
             if wire.owed == 0:
-                self._keep(wire)
+                self._settle(wire, ())
                 return True
             if parked.since > long_ago or not self._living.isdisjoint(parked.tokens):
                 return False

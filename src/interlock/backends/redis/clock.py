@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ...core.lease import DRIFT_RATE
 
+MICROS = (1 - DRIFT_RATE) * 1_000_000  # that pass there at least while a second passes here
 FRESH = 10.0  # seconds for which what the server said is relied on: it grows inexact, and a clock may be set back
 
 
@@ -31,4 +32,4 @@ class ServerClock:
         """Microseconds that the server's clock has certainly reached, or 0 if nobody knows."""
         known, at, micros = self._told
         passed = self._now() - at
-        return micros + int(passed * (1 - DRIFT_RATE) * 1_000_000) if known == age and 0 <= passed < FRESH else 0
+        return micros + int(passed * MICROS) if known == age and 0 <= passed < FRESH else 0

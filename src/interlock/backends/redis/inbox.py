@@ -10,7 +10,7 @@ Rules of the file
 from __future__ import annotations
 
 from collections.abc import Callable
-from secrets import token_hex
+from os import urandom
 
 from ...core.claim import Announced
 from ...errors import Unavailable
@@ -98,7 +98,7 @@ class Mailbox:
         """See `port.Line.open_inbox`."""
         if self._inbox is None:
             if not self._channel:
-                self._channel = PREFIX + token_hex(8)
+                self._channel = PREFIX + urandom(8).hex()
             until = self._now() + within
             ear = await self._transport.listen(within)
             inbox = Inbox(ear, self._channel, max(until - self._now(), 0.001), self._now, self._address)

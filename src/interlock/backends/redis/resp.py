@@ -6,10 +6,13 @@ RESP 2 only, and only what our own scripts answer. A parser of this size is as f
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 INCOMPLETE: Final = object()
 MAX_DEPTH = 8
+# Two or three numbers and a mark, which nearly all replies are: read in one go. Anything else, or half of it, is `_parse`'s.
+_PLAIN = re.compile(rb"\*(?:4\r\n:(\d+)|3)\r\n:(\d+)\r\n:(\d+)\r\n\$(\d)\r\n([0-9a-f]+)\r\n").match
 
 
 class ErrorReply(NamedTuple):
@@ -51,13 +54,18 @@ class Parser:
 
     def feed(self, data: bytes) -> None:
         """Add what has come in."""
-        self._data = self._data[self._at :] + data
+        self._data = data if self._at >= len(self._data) else self._data[self._at :] + data
         self._at = 0
 
     def next(self) -> Reply | object:
         """The next whole reply, or INCOMPLETE. Raises ProtocolError on anything that is not RESP."""
         if self._at >= len(self._data):
             return INCOMPLETE
+        if plain := _PLAIN(self._data, self._at):
+            first, second, third, size, mark = plain.groups()
+            if len(mark) == int(size):
+                self._at = plain.end()
+                return [int(second), int(third), mark] if first is None else [int(first), int(second), int(third), mark]
         reply, end = self._parse(self._at, 0)
         if reply is not INCOMPLETE:
             self._at = end

@@ -28,25 +28,24 @@ class Script:
 
     def __call__(self, keys: tuple[bytes, ...], *arguments: bytes) -> Request:
         """A call of it."""
-        rest = b"".join(map(bulk, (b"%d" % len(keys), *keys, *arguments)))
-        return Request(self, b"*%d\r\n" % (3 + len(keys) + len(arguments)), rest)
+        return Request(self, 1 + len(keys) + len(arguments), b"".join(map(bulk, (b"%d" % len(keys), *keys, *arguments))))
 
 
 class Request(NamedTuple):
     """A call of a script, but for how it is called."""
 
     script: Script
-    head: bytes
+    size: int  # how many words are in `rest`
     rest: bytes
     full: bool = False  # with the text, whatever the connection has carried
 
     def pack(self, carried: set[str]) -> bytes:
         """The bytes for a connection that has carried the texts of these scripts. From now on it has carried this one."""
-        script = self.script
-        if script.sha in carried and not self.full:
-            return self.head + script.by_sha + self.rest
+        script, size, rest, full = self
+        if script.sha in carried and not full:
+            return b"*%d\r\n%b%b" % (size + 2, script.by_sha, rest)
         carried.add(script.sha)
-        return self.head + script.by_text + self.rest
+        return b"*%d\r\n%b%b" % (size + 2, script.by_text, rest)
 
 
 def _text(part: str) -> bytes:

@@ -38,10 +38,10 @@ class Transport(Protocol):
     age: int
     """Grows with a new connection: the node may be another one by now."""
 
-    async def call(self, request: Request, mark: bytes, tokens: Sequence[str], within: float, undo: Undo = None) -> Reply:
+    async def call(self, request: Request, mark: bytes, tokens: Sequence[str], until: float, undo: Undo = None) -> Reply:
         """One request, one reply. Goes down the connection that still owes one of the tokens an answer, if there is one.
 
-        Raises Unavailable when there is no reply within `within` seconds. Without tokens it is not tracked. `undo` is sent when
+        Raises Unavailable when there is no reply at the moment `until`. Without tokens it is not tracked. `undo` is sent when
         the transport gives up on a connection on which the answer to this request is long overdue.
         """
 

@@ -14,8 +14,10 @@ from weakref import finalize
 from ...errors import Unavailable
 from ...runtime.base import now
 from ...runtime.blocking import Wait
-from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
+from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply
 
+READ = 16_384  # bytes at a time: a reply is a hundred
+NOTHING = memoryview(b"")
 FULL = 0.001  # seconds between two looks at whether a peer that is slow to read has made room
 
 
@@ -26,7 +28,7 @@ class Late(Exception):
 class Wire:
     """One connection. `owed` counts the replies that are still to come."""
 
-    __slots__ = ("__weakref__", "_again", "_close", "_parser", "_sock", "carried", "dead", "owed", "torn")
+    __slots__ = ("__weakref__", "_again", "_close", "_parser", "_pending", "_sock", "_wait", "carried", "dead", "owed", "torn")
 
     def __init__(self, connection: Any) -> None:
         self._sock = connection._sock
@@ -37,7 +39,11 @@ class Wire:
         self._sock.settimeout(0)
         self._parser = Parser()
         self._again: tuple[type[BaseException], ...] = (BlockingIOError,)
-        if hasattr(self._sock, "pending"):
+        self._wait = Wait(self._sock.fileno(), 0.0)  # one for all: a connection has one user at a time
+        self._wait.poll = select.poll()
+        self._wait.poll.register(self._sock.fileno(), select.POLLIN)
+        self._pending = getattr(self._sock, "pending", None)  # what TLS has read and not given out
+        if self._pending is not None:
             import ssl
 
             self._again = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -48,52 +54,60 @@ class Wire:
 
     def readable(self) -> bool:
         """Whether something has come in: a reply, or the peer's goodbye."""
-        poll = select.poll()
-        poll.register(self._sock.fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        return bool(self._wait.poll.poll(0))
 
-    async def send(self, request: bytes, until: float) -> None:
-        """Put a request on the wire. From here on its reply is owed. Raises OSError when the peer is gone, Late.
-
-        A batch may be more than the peer takes at once: in a race the other nodes get theirs meanwhile.
-        """
+    async def ask(self, request: bytes, mark: bytes, until: float) -> Reply:
+        """Send a request and wait for its reply; those owed before it are dropped. Raises OSError, Late, ProtocolError."""
         self.owed += 1
         self.torn = True  # until all of it is out: nothing may follow half a request
-        rest = self._push(memoryview(request))
+        if rest := self._push(request):
+            await self._push_on(rest, until)
+        self.torn = False
+        next_reply = self._parser.next
+        while True:
+            if not (self._pending and self._pending()):
+                self._wait.until = until
+                if not await self._wait:
+                    raise Late
+            self._read()
+            while (reply := next_reply()) is not INCOMPLETE:
+                self.owed -= 1
+                # Replies come in order: with ours here, an older one that is still missing will never come.
+                if type(reply) is list and reply and reply[-1] == mark:
+                    self.owed = 0
+                    return reply
+                if type(reply) is ErrorReply:
+                    self.carried.clear()
+                    if self.owed == 0:
+                        return reply
+                if self.owed == 0:
+                    raise ProtocolError("the reply belongs to another request")
+
+    async def send(self, request: bytes, until: float) -> None:
+        """Put a request on the wire, on a connection that is subscribed. Raises OSError when the peer is gone, Late."""
+        self.torn = True
+        if rest := self._push(request):
+            await self._push_on(rest, until)
+        self.torn = False
+
+    async def _push_on(self, rest: memoryview, until: float) -> None:
+        """A batch may be more than the peer takes at once: in a race the other nodes get theirs meanwhile."""
         while rest:
             if now() >= until:
                 raise Late
             await Wait(None, now() + FULL)
             rest = self._push(rest)
-        self.torn = False
 
-    def _push(self, rest: memoryview) -> memoryview:
+    def _push(self, request: bytes | memoryview) -> memoryview:
         """Send what there is room for. What is left."""
+        sent, size = 0, len(request)
         try:
-            while rest:
-                rest = rest[self._sock.send(rest) :]
+            sent = self._sock.send(request)
+            while sent < size:
+                sent += self._sock.send(memoryview(request)[sent:])
         except self._again:
             pass
-        return rest
-
-    async def reply(self, mark: bytes, until: float) -> Reply:
-        """The reply to the last request; those owed before it are dropped. Raises OSError, Late, ProtocolError."""
-        while True:
-            reply = self._parser.next()
-            if reply is INCOMPLETE:
-                pending = getattr(self._sock, "pending", None)
-                if not (pending and pending()) and not await Wait(self._sock.fileno(), until):
-                    raise Late
-                self._read()
-                continue
-            self.owed -= 1
-            self._note(reply)
-            # Replies come in order: with ours here, an older one that is still missing will never come.
-            if answers(cast(Reply, reply), mark) or (isinstance(reply, ErrorReply) and self.owed == 0):
-                self.owed = 0
-                return cast(Reply, reply)
-            if self.owed == 0:
-                raise ProtocolError("the reply belongs to another request")
+        return NOTHING if sent == size else memoryview(request)[sent:]
 
     def drain(self) -> None:
         """Take in what has come, without waiting. Raises OSError, ProtocolError."""
@@ -101,11 +115,8 @@ class Wire:
             self._read()
             while self.owed and (reply := self._parser.next()) is not INCOMPLETE:
                 self.owed -= 1
-                self._note(reply)
-
-    def _note(self, reply: object) -> None:
-        if isinstance(reply, ErrorReply):
-            self.carried.clear()
+                if isinstance(reply, ErrorReply):
+                    self.carried.clear()
 
     async def heard(self, until: float) -> list[Reply]:
         """What has come in unasked, on a connection that is subscribed; nothing at `until`. Raises OSError, ProtocolError."""
@@ -115,14 +126,15 @@ class Wire:
                 heard.append(cast(Reply, reply))
             if heard:
                 return heard
-            pending = getattr(self._sock, "pending", None)
-            if not (pending and pending()) and not await Wait(self._sock.fileno(), until):
-                return heard
+            if not (self._pending and self._pending()):
+                self._wait.until = until
+                if not await self._wait:
+                    return heard
             self._read()
 
     def _read(self) -> None:
         try:
-            data = self._sock.recv(65_536)
+            data = self._sock.recv(READ)
         except self._again:
             return
         if not data:
@@ -131,7 +143,7 @@ class Wire:
 
     def say_last(self, request: bytes) -> None:
         """Send what there is room for: the wire is closed behind it. Raises OSError when the peer is gone."""
-        self._push(memoryview(request))
+        self._push(request)
 
     def hang_up(self) -> None:
         """Wake whoever waits for this connection: there is nothing more to come."""

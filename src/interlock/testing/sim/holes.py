@@ -52,9 +52,9 @@ def _old_wait() -> list[Patch]:
 def _token_used_again() -> list[Patch]:
     ask = wait._ask
 
-    async def again(site: Site, me: Any, waits: bool) -> Hold | None:
+    async def again(site: Site, me: Any, waits: bool, answer: Any) -> Hold | None:
         before = me.token
-        hold = await ask(site, me, waits)
+        hold = await ask(site, me, waits, answer)
         if hold is None and not me.in_line:
             me.token = before
         return hold
