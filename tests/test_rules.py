@@ -50,7 +50,7 @@ BANS = [
     Ban("flow/*", {"asyncio", "threading", "time", "random", "socket"}),
     Ban("backends/*", {"asyncio", "threading"}, save=("*/aio.py", "*/aio_wire.py", "*/blocking.py")),
     Ban("backends/*/blocking.py", {"asyncio"}),
-    Ban("runtime/*", {"asyncio"}, save=("runtime/aio.py",)),
+    Ban("runtime/*", {"asyncio"}, save=("runtime/aio.py", "runtime/aio_race.py")),
     Ban("api/*", {"asyncio"}, save=("api/aclient.py",)),
     Ban("__init__.py", {"asyncio", "threading", "socket"}),
     Ban("*", {"random", "uuid"}, save=("testing/*", "cli/demo/*")),  # a token comes from `secrets`, jitter from the kernel

@@ -19,9 +19,10 @@ import valkey
 import valkey.asyncio
 
 import interlock
-from interlock.backends.redis import aio
+from interlock.backends.redis import aio, packing
 from interlock.backends.redis.aio import AsyncTransport
 from interlock.backends.redis.backend import RedisBackend
+from interlock.backends.redis.scripts import CLAIM, RELEASE
 from interlock.backends.registry import open_backend
 from interlock.core import fence as fences
 from interlock.core.claim import Claim, Gone, Granted, Renewal
@@ -732,3 +733,11 @@ def test_a_patient_task_is_not_hung_up_on_by_a_later_one(node: Node, monkeypatch
 
     asyncio.run(body())
     assert node.command("EXISTS", "first", "second") == 0
+
+
+def test_what_is_packed_once_for_all_nodes_is_what_is_packed_for_each() -> None:
+    claim, mark = Claim("a:b", "t" * 32 + "~host:1", 10.0), b"2a"
+    vote = CLAIM((*packing.lock_keys("a:b"), packing.ROLL_KEY), *packing.claiming(claim, 77), mark)
+    assert packing.plain_vote(claim, 77, mark) == vote
+    leave = RELEASE((*packing.line_keys("a:b"), packing.ROLL_KEY), *packing.leaving(claim.token, b"", 123, 78), mark)
+    assert packing.plain_leave("a:b", claim.token, 123, 78, mark) == leave

@@ -456,3 +456,37 @@ def test_renewed_leases_do_not_keep_the_record_of_others_for_ever(five: list[Nod
         assert isinstance(answers[0], Granted)
         assert list(backend._where) == [old.token]
         assert old.release()
+
+
+def test_a_vote_that_heals_is_kept_before_it_is_sent_and_dropped_with_the_release(
+    five: list[Node], colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes that have answered the claim are not told to keep it; the one that is asked again must be."""
+    calls: list[str] = []
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        (lease,) = await take_all(client, 1)
+        backend = await settled(kit, client, five, [lease])
+        member: Any = backend.nodes[2].member
+        vote, keep, drop = member.vote, member.keep, member.drop
+
+        def asked(*args: Any) -> Any:
+            calls.append("vote")
+            return vote(*args)
+
+        monkeypatch.setattr(member, "keep", lambda token: (calls.append("keep"), keep(token)))
+        monkeypatch.setattr(member, "drop", lambda token: (calls.append("drop"), drop(token)))
+        monkeypatch.setattr(member, "vote", asked)
+        five[2].command("DEL", lease.name)
+        await settled(kit, client, five, [lease])
+        assert calls[:2] == ["keep", "vote"]
+        await let_go(client, lease)
+        for _ in range(100):
+            if "drop" in calls:
+                break
+            await kit.sleep(0.02)
+        assert "drop" in calls
+        assert not member._transport._living
+
+    run_body(body, urls(five), colour)

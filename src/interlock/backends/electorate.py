@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ..core import fence as fences
@@ -51,6 +51,23 @@ class Node:
         self.vetted = False
 
 
+class Poll:
+    """One question to several nodes, and what came of it."""
+
+    __slots__ = ("_electorate", "answers", "asked", "began", "times")
+
+    def __init__(self, electorate: Electorate, asked: Sequence[int], began: float) -> None:
+        self._electorate = electorate
+        self.asked = asked
+        self.began = began
+        self.answers: dict[int, Any] = {}  # and errors, as they are
+        self.times: dict[int, float] = {}  # when they came
+
+    def votes(self) -> list[Vote]:
+        """What each node had to say. Words take time, so they are made only for those who read them."""
+        return [self._electorate.vote(index, self) for index in range(len(self._electorate.nodes))]
+
+
 class Electorate:
     """The nodes, and what this client knows of them."""
 
@@ -61,6 +78,7 @@ class Electorate:
         self.high = 0  # the highest fence
         self._address = address
         self._runtime = runtime
+        self._light = all(getattr(member, "light", False) for member in members)
         self._open_yet = False
         self._opening = 0.0  # until when somebody is at it
         self._vet_again = 0.0
@@ -73,16 +91,19 @@ class Electorate:
 
     def ready(self) -> list[int]:
         """Whom to ask. A node that failed or is silent rests, unless its vote is needed; then everybody is asked."""
-        now, able = self._runtime.now(), self.able()
-        ready = [index for index in able if self._ready(self.nodes[index], now)]
-        return ready if len(ready) >= self.needed else able
+        now, ready = self._runtime.now(), []
+        for index, node in enumerate(self.nodes):
+            if (
+                node.quarantine is None
+                and node.health.retry_at <= now
+                and (node.member.lag() <= SILENT or self._probe(node, now))
+            ):
+                ready.append(index)
+        return ready if len(ready) >= self.needed else self.able()
 
-    def _ready(self, node: Node, now: float) -> bool:
-        if node.health.retry_at > now:
-            return False
-        if node.member.lag() <= SILENT:
-            return True
-        probe = node.health.retry_at > 0  # it has rested: try it once more, and let it rest longer
+    def _probe(self, node: Node, now: float) -> bool:
+        """A silent node rests. Whether it has rested already: then it is tried once more, and rests longer."""
+        probe = node.health.retry_at > 0
         node.health.failed(now, self._runtime.jitter())
         return probe
 
@@ -93,59 +114,55 @@ class Electorate:
         count: Callable[[int, Any], bool],
         finish: bool = False,
         enough: Callable[[], bool] | None = None,
-    ) -> tuple[list[Vote], dict[int, Any]]:
-        """Ask them all at once and count until it is enough. What each had to say, and the answers and errors as they are.
+    ) -> Poll:
+        """Ask them all at once and count until it is enough. The answers and errors, and what they mean in words.
 
         `enough` is looked at every now and then: True ends it although some have not answered.
         """
-        runtime = self._runtime
-        began = runtime.now()
-        answers: dict[int, Any] = {}
-        latencies: dict[int, float] = {}
-        over = False
-
-        async def impatience(enough: Callable[[], bool]) -> None:
-            # It may outlive the race, which lets everybody finish: then it must end soon, or nobody could close the client.
-            while not over and not enough() and len(answers) < len(asked):
-                await runtime.sleep(min(max(SILENT, runtime.now() - began), LOOK_AGAIN))
+        nodes, now = self.nodes, self._runtime.now
+        poll = Poll(self, asked, now())
+        answers, times = poll.answers, poll.times
 
         def ended(place: int, outcome: Any) -> bool:
-            if place == len(asked):
-                return True
             index = asked[place]
-            now = runtime.now()
             answers[index] = outcome
-            latencies[index] = now - began
-            health = self.nodes[index].health
+            times[index] = moment = now()
+            health = nodes[index].health
             if isinstance(outcome, Unavailable):
-                health.failed(now, runtime.jitter())
-            else:
+                health.failed(moment, self._runtime.jitter())
+            elif health.retry_at:
                 health.answered()
             return count(index, outcome) or len(answers) == len(asked)
 
-        work = [ask(self.nodes[index].member) for index in asked]
-        if enough is not None:
-            work.append(impatience(enough))
-        try:
-            await runtime.race(work, ended, finish)
-        finally:
-            over = True
-        votes = [
-            self._vote(index, index in asked, answers.get(index), latencies.get(index)) for index in range(len(self.nodes))
-        ]
-        return votes, answers
+        def bored() -> float:
+            return 0.0 if enough is None or enough() else min(max(SILENT, now() - poll.began), LOOK_AGAIN)
 
-    def _vote(self, index: int, asked: bool, outcome: object, latency: float | None) -> Vote:
+        work = [ask(nodes[index].member) for index in asked]
+        await self._runtime.race(work, ended, finish, None if enough is None else bored, self._light)
+        return poll
+
+    def vote(self, index: int, poll: Poll) -> Vote:
+        """What a node had to say, in words."""
         node = self.nodes[index]
-        verdict, detail = verdict_of(outcome)
+        verdict, detail = verdict_of(poll.answers.get(index))
         if node.quarantine is not None:
             left = node.quarantine.until - self._runtime.now()
             verdict, detail = "quarantined", f"lost its memory; votes again in {max(left, 0):.1f} s at the earliest"
-        elif not asked:
+        elif index not in poll.asked:
             verdict = "resting" if node.health.retry_at else "silent"
+        latency = poll.times[index] - poll.began if index in poll.times else None
         return Vote(node.member.address, verdict, latency, detail)
 
     # --- who may vote ---------------------------------------------------------------------------------------------------
+
+    def settled(self) -> bool:
+        """Whether there is nothing to prepare: everybody is known, and nobody in quarantine. So it is nearly always."""
+        if not self._open_yet:
+            return False
+        for node in self.nodes:  # noqa: SIM110 - four times as fast as any()
+            if node.quarantine is not None or not node.vetted:
+                return False
+        return True
 
     async def prepare(self, within: float) -> None:
         """Before a vote: know who is there, and let those back in who have waited long enough. Raises NoQuorum."""
@@ -158,12 +175,12 @@ class Electorate:
         strangers = [index for index, node in enumerate(self.nodes) if not node.vetted and node.health.retry_at <= now]
         if strangers and now >= self._vet_again:  # those that were late, or away, when the client looked first
             self._vet_again = now + VET_PAUSE
-            standings, _, _ = await self._roll_call(strangers, min(within, SILENT), len(strangers))
+            standings, _ = await self._roll_call(strangers, min(within, SILENT), len(strangers))
             self._vet(standings)
 
     async def _roll_call(
         self, nodes: Sequence[int], within: float, enough: int, mark: bool = True
-    ) -> tuple[dict[int, Standing], list[Vote], dict[int, Any]]:
+    ) -> tuple[dict[int, Standing], Poll]:
         standings: dict[int, Standing] = {}
 
         def count(index: int, outcome: object) -> bool:
@@ -171,8 +188,7 @@ class Electorate:
                 standings[index] = outcome
             return len(standings) >= enough
 
-        votes, answers = await self.poll(nodes, lambda member: member.roll(within, mark), count)
-        return standings, votes, answers
+        return standings, await self.poll(nodes, lambda member: member.roll(within, mark), count)
 
     async def _begin(self, within: float) -> None:
         """Open, once for all who ask at the same time: a thousand tasks need not look at every node each."""
@@ -189,9 +205,9 @@ class Electorate:
 
     async def _open(self, within: float) -> None:
         """The first question: see who is there, and tell a new cluster from nodes that lost their memory."""
-        standings, votes, answers = await self._roll_call(range(len(self.nodes)), within, self.needed)
+        standings, poll = await self._roll_call(range(len(self.nodes)), within, self.needed)
         if len(standings) < self.needed:
-            raise self.no_quorum("no quorum to begin with", votes, answers)
+            raise self.no_quorum("no quorum to begin with", poll)
         self._vet(standings)
         for look in range(LOOKS):
             rolls = [standing.roll for standing in standings.values() if standing.roll is not None]
@@ -204,7 +220,7 @@ class Electorate:
                     self.suspect(index, standings[index].loss)
                 break
             await self._runtime.sleep(BETWEEN_LOOKS * (0.5 + self._runtime.jitter()))  # somebody else may be at it
-            again, _, _ = await self._roll_call(range(len(self.nodes)), within, len(self.nodes))
+            again, _ = await self._roll_call(range(len(self.nodes)), within, len(self.nodes))
             standings |= again
         self._open_yet = True
 
@@ -212,7 +228,7 @@ class Electorate:
         """Whether the cluster was new and is enrolled now. Raises NoQuorum if too few nodes are there to tell."""
         within = min(within, BIRTH)
         everybody = range(len(self.nodes))
-        standings, votes, answers = await self._roll_call(everybody, within, len(self.nodes))
+        standings, poll = await self._roll_call(everybody, within, len(self.nodes))
         self._vet(standings)
         if any(standing.roll not in (None, NEWBORN) for standing in standings.values()):
             return False
@@ -227,11 +243,9 @@ class Electorate:
         if len(standings) >= least:
             losses = {self.nodes[index].member: standing.loss for index, standing in standings.items()}
             ask: Ask = lambda member: member.enroll(NEWBORN, losses[member], within)  # noqa: E731
-            votes, answers = await self.poll(sorted(standings), ask, count)
+            poll = await self.poll(sorted(standings), ask, count)
         if len(taken) < least:
-            raise self.no_quorum(
-                f"a new cluster begins when {least} of its nodes are up, so that none can be mistaken", votes, answers
-            )
+            raise self.no_quorum(f"a new cluster begins when {least} of its nodes are up, so that none can be mistaken", poll)
         return True
 
     def _vet(self, standings: dict[int, Standing]) -> None:
@@ -277,14 +291,14 @@ class Electorate:
         if not unknown or now < self._identify_again:
             return
         self._identify_again = now + READMIT_PAUSE
-        standings, _, _ = await self._roll_call(unknown, min(within, SILENT), len(unknown))
+        standings, _ = await self._roll_call(unknown, min(within, SILENT), len(unknown))
         for index, standing in standings.items():
             if standing.loss:
                 self._waits(self.nodes[index], standing.loss)
 
     async def forgetful(self, nodes: Sequence[int], within: float) -> dict[int, str]:
         """Which of these nodes lost their memory, and what an operator should know about it. Changes nothing."""
-        standings, _, _ = await self._roll_call(nodes, within, len(nodes), mark=False)
+        standings, _ = await self._roll_call(nodes, within, len(nodes), mark=False)
         rolls = [standing.roll for standing in standings.values() if standing.roll is not None]
         if not rolls:
             return {}  # a cluster that nobody has used yet
@@ -311,7 +325,7 @@ class Electorate:
             node.quarantine = node.quarantine and node.quarantine._replace(until=now + READMIT_PAUSE)
         # When too few can vote, most may have lost their memory: only the word of nearly everybody will do then.
         asked = sorted({*self.ready(), *served}) if len(self.able()) >= self.needed else range(len(self.nodes))
-        standings, _, _ = await self._roll_call(asked, within, len(asked))
+        standings, _ = await self._roll_call(asked, within, len(asked))
         rolls = [standing.roll for standing in standings.values() if standing.roll is not None]
         self.longest = max([self.longest, *(roll.longest for roll in rolls)])
         self.high = max([self.high, *(roll.high for roll in rolls)])
@@ -347,14 +361,15 @@ class Electorate:
 
     # --- words ----------------------------------------------------------------------------------------------------------
 
-    def no_quorum(self, what: str, votes: Iterable[Vote], answers: dict[int, Any]) -> InterlockError:
+    def no_quorum(self, what: str, poll: Poll) -> InterlockError:
         """The error for too few answers: who said what. It is the nodes' own when they all say that the question is wrong."""
+        answers = poll.answers
         wrong = [answer for answer in answers.values() if isinstance(answer, UsageError)]
         if wrong and (len(wrong) >= self.needed or len(wrong) == len(answers)):  # not the nodes' fault
             return wrong[0]
         for answer in answers.values():
             if isinstance(answer, Exception) and not isinstance(answer, InterlockError):
                 raise answer  # a defect of ours, not an outage
-        said = tuple(votes)
+        said = tuple(poll.votes())
         text = f"{what}: {self.needed} of {len(self.nodes)} nodes must answer.\n{table(said)}\n"
         return NoQuorum(text, backend=self._address, votes=said)

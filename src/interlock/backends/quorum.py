@@ -18,31 +18,36 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from ..core import fence as fences
 from ..core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked, free
 from ..core.quorum import Extensions, Tally
-from ..errors import Unavailable, UsageError, Vote
+from ..errors import Unavailable, UsageError
 from ..runtime.base import Runtime
-from .electorate import Ask, Electorate
+from .electorate import Ask, Electorate, Poll
 from .port import Capabilities, LineMember, Member
 
 LEAD_MS = 50  # how far ahead of our clock a proposal is, so that nodes whose clocks are a little ahead can take it too
 MENDED_AT_ONCE = 50  # leases; a node that came back empty lacks them all, and must not keep the next renewals waiting
 
 
-class Record(NamedTuple):
-    """Which nodes were asked for a token, how long that matters, and its fence: 0 if it never had the lock."""
+class Record:
+    """Which nodes were asked for a token, how long that matters, and its fence: 0 if it never had the lock.
 
-    nodes: Sequence[int]
-    until: float
-    fence: int
+    Changed in place: a renewal that is under way cannot put back what a release has taken off the record. `kept`: there are
+    nodes that were told to keep it.
+    """
 
+    __slots__ = ("fence", "kept", "nodes", "until")
 
-NOWHERE = Record((), 0.0, 0)
+    def __init__(self, nodes: Sequence[int], until: float) -> None:
+        self.nodes = nodes
+        self.until = until
+        self.fence = 0
+        self.kept = False
 
 
 class QuorumBackend:
@@ -70,32 +75,36 @@ class QuorumBackend:
         def count(index: int, outcome: object) -> bool:
             tally.count(index, outcome)
             # When it is the nodes that are missing, hear out the others: they must be released, and are named in the error.
-            return tally.decided and not tally.hopeless
+            return tally.won or (tally.decided and not tally.hopeless)
 
         self._remember(claim.token, asked, claim.ttl)
         self._asked.add(claim.token)
-        votes, answers = await self.electorate.poll(
+        poll = await self.electorate.poll(
             asked, lambda member: member.vote(claim, proposal, each), count, enough=lambda: tally.doubtful
         )
-        self._suspect(answers)
+        if len(tally.granted) < len(poll.answers):
+            self._suspect(poll)
         if tally.won:
             granted = await self._agree(claim, tally, each)
             if granted is not None:
+                self._has(claim.token, claim.ttl, granted.fence, poll.answers)
                 return granted
         await self._release(claim.name, claim.token, each, set(tally.granted), set(tally.refused))
         if tally.hopeless:
-            raise self.electorate.no_quorum(f"no quorum for '{claim.name}'", votes, answers)
+            raise self.electorate.no_quorum(f"no quorum for '{claim.name}'", poll)
         retry_after = 0.0 if tally.won else tally.retry_after()
-        return Refused(retry_after, tally.owner(), tuple(votes), spent=True)  # what was granted is being taken back
+        return Refused(retry_after, tally.owner(), tuple(poll.votes()), spent=True)  # what was granted is being taken back
 
     async def _prepare(self, claim: Claim, within: float) -> float:
         """Get ready for a vote. How long it may take."""
-        until = self._runtime.now() + within
-        await self.electorate.prepare(within)
-        return min(max(until - self._runtime.now(), 0.001), claim.ttl / 2)
+        if not self.electorate.settled():
+            until = self._runtime.now() + within
+            await self.electorate.prepare(within)
+            within = max(until - self._runtime.now(), 0.001)
+        return min(within, claim.ttl / 2)
 
-    def _suspect(self, answers: dict[int, Any]) -> None:
-        for index, answer in answers.items():
+    def _suspect(self, poll: Poll) -> None:
+        for index, answer in poll.answers.items():
             if isinstance(answer, Unmarked):
                 self.electorate.suspect(index)
 
@@ -125,31 +134,32 @@ class QuorumBackend:
 
     async def release(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.release`. True when a quorum had it; raises NoQuorum when too few nodes answer."""
-        done, held, votes, answers = await self._release(name, token, within)
+        done, held, poll = await self._release(name, token, within)
         if held >= self.needed:
             return True
         if done >= self.needed:
             return False
         self._asked.add(token)
-        raise self.electorate.no_quorum(f"no quorum to release '{name}'", votes, answers)
+        raise self.electorate.no_quorum(f"no quorum to release '{name}'", poll)
 
     async def undo(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.undo`. Confirmed when so many nodes are free of the token that others can win."""
         if token not in self._asked:
             return False
-        done, _, votes, answers = await self._release(name, token, within)
+        done, _, poll = await self._release(name, token, within)
         if done < self.needed:
-            raise self.electorate.no_quorum(f"no quorum to take back '{name}'", votes, answers)
+            raise self.electorate.no_quorum(f"no quorum to take back '{name}'", poll)
         return True
 
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`. What each node says is in the entry's votes."""
         everybody = range(len(self.nodes))
-        votes, answers = await self.electorate.poll(everybody, lambda member: member.inspect(name, within), lambda *_: False)
-        entries = [answer for answer in answers.values() if isinstance(answer, Entry)]
+        poll = await self.electorate.poll(everybody, lambda member: member.inspect(name, within), lambda *_: False)
+        entries = [answer for answer in poll.answers.values() if isinstance(answer, Entry)]
         if len(entries) < self.needed:
-            raise self.electorate.no_quorum(f"no quorum to look at '{name}'", votes, answers)
-        for index, remark in (await self.electorate.forgetful(sorted(answers), within)).items():
+            raise self.electorate.no_quorum(f"no quorum to look at '{name}'", poll)
+        votes = poll.votes()
+        for index, remark in (await self.electorate.forgetful(sorted(poll.answers), within)).items():
             votes[index] = votes[index]._replace(verdict="quarantined", detail=remark)
         for owner in {entry.owner for entry in entries if entry.held}:
             mine = [entry for entry in entries if entry.held and entry.owner == owner]
@@ -177,7 +187,7 @@ class QuorumBackend:
     async def _agree(self, claim: Claim, tally: Tally, each: float) -> Granted | None:
         """The grant, once its fence is stored on a quorum that the token still holds. None: it could not be."""
         fence, behind = tally.fence(), tally.behind()
-        ttl = min(granted.ttl for granted in tally.granted.values())
+        ttl = min([granted.ttl for granted in tally.granted.values()])
         if behind:
             stored = {index for index in tally.granted if index not in behind}
 
@@ -191,16 +201,25 @@ class QuorumBackend:
             )
             if len(stored) < self.needed:
                 return None
-        self._has(claim.token, claim.ttl, fence)
         return Granted(fence, ttl)
 
-    def _has(self, token: str, ttl: float, fence: int) -> None:
-        """The token has the lock. Requests of it that were not answered must not be undone any more: see `port.Member.keep`."""
-        self.electorate.longest = max(self.electorate.longest, ttl)
-        self.electorate.high = max(self.electorate.high, fence)
-        self._remember(token, () if token in self._where else range(len(self.nodes)), ttl, fence)
-        for index in self._where.get(token, NOWHERE).nodes:
-            self.nodes[index].member.keep(token)
+    def _has(self, token: str, ttl: float, fence: int, answered: Container[int] = ()) -> None:
+        """The token has the lock. Requests of it that were not answered must not be undone any more: see `port.Member.keep`.
+
+        Nodes that have `answered` owe it nothing; what is asked of them later is kept when it is asked (`_heal`).
+        """
+        electorate, record = self.electorate, self._where.get(token)
+        if ttl > electorate.longest:
+            electorate.longest = ttl
+        if fence > electorate.high:
+            electorate.high = fence
+        if record is None:  # expired meanwhile, or told by others than those whom it asked
+            record = self._remember(token, range(len(self.nodes)), ttl)
+        record.fence, record.until = max(fence, record.fence), self._runtime.now() + 2 * ttl
+        for index in record.nodes:
+            if index not in answered:
+                record.kept = True
+                self.nodes[index].member.keep(token)
         self._asked.discard(token)
 
     # --- an extension ---------------------------------------------------------------------------------------------------
@@ -223,12 +242,10 @@ class QuorumBackend:
         for lease in leases:  # now, not later: a release takes the token off the record, and there it must stay
             if lease.token in self._where:
                 self._remember(lease.token, asked, lease.ttl)
-        votes, answers = await self.electorate.poll(
-            asked, ask, count, finish=True, enough=(lambda: tally.certain) if hear_out else None
-        )
+        poll = await self.electorate.poll(asked, ask, count, finish=True, enough=(lambda: tally.certain) if hear_out else None)
         if all(outcome is None for outcome in tally.outcomes):
             what = f"extend '{leases[0].name}'" if len(leases) == 1 else f"extend {len(leases)} leases"
-            raise self.electorate.no_quorum(f"no quorum to {what}", votes, answers)
+            raise self.electorate.no_quorum(f"no quorum to {what}", poll)
         await self._mend(leases, tally, until)
         return tally.outcomes
 
@@ -244,7 +261,8 @@ class QuorumBackend:
         work: dict[int, list[Renewal]] = {}
         for number, fence, node in tally.lacking()[:MENDED_AT_ONCE]:
             work.setdefault(node, []).append(leases[number]._replace(fence=fence))
-        await self._runtime.race([self._heal(node, lacking, until) for node, lacking in work.items()], lambda *_: False)
+        if work:
+            await self._runtime.race([self._heal(node, lacking, until) for node, lacking in work.items()], lambda *_: False)
 
     async def _heal(self, index: int, leases: Sequence[Renewal], until: float) -> None:
         """Put leases on a node, their fences with them. The quorum stands without."""
@@ -252,8 +270,11 @@ class QuorumBackend:
         for name, token, ttl, fence in leases:
             if (left := until - self._runtime.now()) <= 0:
                 return
-            if token not in self._where:  # released, or about to be
+            record = self._where.get(token)
+            if record is None:  # released, or about to be
                 continue
+            record.kept = True
+            member.keep(token)
             answer = await member.vote(Claim(name, token, ttl), fence, left)
             if isinstance(answer, Unmarked):
                 self.electorate.suspect(index)
@@ -261,13 +282,16 @@ class QuorumBackend:
             if isinstance(answer, Granted) and answer.fence < fence:
                 await member.extend(name, token, ttl, left, fence)
             if token not in self._where:  # by now
-                await member.release(name, token, left)
+                try:
+                    await member.release(name, token, left)
+                finally:
+                    member.drop(token)
 
     # --- taking back ----------------------------------------------------------------------------------------------------
 
     async def _release(
         self, name: str, token: str, within: float, known: set[int] | None = None, free: Collection[int] = ()
-    ) -> tuple[int, int, list[Vote], dict[int, Any]]:
+    ) -> tuple[int, int, Poll]:
         """Release on every node, except those known to be `free` of it: how many have answered, and how many of those held it.
 
         The requests are on all wires before any answer is read. Awaited are those of a quorum, or of the `known` holders only:
@@ -290,42 +314,55 @@ class QuorumBackend:
         asked = [index for index in record.nodes if index not in free]
         if not asked:
             self._asked.discard(token)
-            return len(done), 0, [], {}
+            return len(done), 0, Poll(self.electorate, asked, 0.0)
+        proposal = record.fence and record.fence + 1
 
         async def release(member: Member) -> bool:
+            rid = False  # of the token, with nothing more to come
             try:
-                return await member.release(name, token, within, record.fence and record.fence + 1)
+                held = await member.release(name, token, within, proposal)
+                rid = not record.kept
             except Unavailable as error:
                 if error.cause != "closed" or not await member.undo(name, token, within):
                     raise
-                return True  # the connection broke, not the node: it is rid of the token
+                held = True  # the connection broke, not the node: it is rid of the token
             finally:
-                member.drop(token)
+                if not rid:
+                    member.drop(token)
+            return held
 
         # Of a token that has the lock, the quorum is heard; of one that has not, there may be none.
-        votes, answers = await self.electorate.poll(
+        poll = await self.electorate.poll(
             asked, release, count, finish=True, enough=None if record.fence and known is None else enough
         )
         self._asked.discard(token)
         if len(done) < self.needed:
             self._where[token] = record
-        return len(done), held, votes, answers
+        return len(done), held, poll
 
-    def _remember(self, token: str, asked: Sequence[int], ttl: float, fence: int = 0) -> None:
+    def _remember(self, token: str, asked: Sequence[int], ttl: float) -> Record:
         """Who may hold this token: a node that was not even asked need not be bothered with the release."""
-        now = self._runtime.now()
-        known, _, before = self._where.get(token, NOWHERE)
-        self._where[token] = Record(tuple({*known, *asked}), now + 2 * ttl, max(fence, before))
-        with suppress(LookupError, RuntimeError, StopIteration):  # other threads come and go; the next call goes on
-            self._where.move_to_end(token)
-            while self._where[oldest := next(iter(self._where))].until <= now:  # those that were left to expire
-                record = self._where.pop(oldest)
-                for index in record.nodes if record.fence else ():
+        where, now = self._where, self._runtime.now()
+        record = where.get(token)
+        if record is None:
+            record = where[token] = Record(asked, now + 2 * ttl)
+        else:
+            record.nodes, record.until = tuple({*record.nodes, *asked}), now + 2 * ttl
+            with suppress(KeyError):  # released meanwhile
+                where.move_to_end(token)
+        try:
+            while where[oldest := next(iter(where))].until <= now:  # those that were left to expire
+                expired = where.pop(oldest)
+                for index in expired.nodes if expired.fence else ():
                     self.nodes[index].member.drop(oldest)
+        except (LookupError, RuntimeError, StopIteration):  # other threads come and go; the next call goes on
+            pass
+        return record
 
     def _forget(self, token: str) -> Record:
         """What is on record of a token, which is not from now on. Every node, if nothing is."""
-        return self._where.pop(token, Record(range(len(self.nodes)), 0.0, 0))
+        record = self._where.pop(token, None)
+        return Record(range(len(self.nodes)), 0.0) if record is None else record
 
 
 def open_quorum(members: Sequence[Member], runtime: Runtime) -> QuorumBackend:

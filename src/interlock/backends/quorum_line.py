@@ -43,11 +43,12 @@ from ..core.claim import Announced, Claim, Granted, Handed, Refused
 from ..core.lease import DRIFT_RATE
 from ..core.quorum import Tally
 from ..core.turn import Served, Turn, granted_at
-from ..errors import Unavailable, UsageError, Vote
+from ..errors import Unavailable, UsageError
 from ..runtime import forks
 from ..runtime.base import Runtime
+from .electorate import Poll
 from .port import LineMember, Member
-from .quorum import LEAD_MS, NOWHERE, QuorumBackend
+from .quorum import LEAD_MS, QuorumBackend
 
 HINT = 0.01  # seconds in which the other nodes are expected to announce what one of them did; as much again is jitter
 SAME_PATH = 2.5  # seconds for which what follows an unanswered request goes down the same connection, for certain
@@ -162,14 +163,14 @@ class QuorumLine(QuorumBackend):
             self._remember(claim.token, asked, claim.ttl)
             self._asked.add(claim.token)
             seat.sends(asked, sent_at)
-            votes, answers = await self.electorate.poll(
+            poll = await self.electorate.poll(
                 asked,
                 lambda member: member.vote(self._at(member, claim), proposal, each),
                 count,
                 enough=lambda: tally.decided or tally.doubtful,
             )
-            self._suspect(answers)
-            return await self._judge(claim, seat, tally, sent_at, each, votes, answers)
+            self._suspect(poll)
+            return await self._judge(claim, seat, tally, sent_at, each, poll)
         finally:
             seat.asking = False
 
@@ -210,14 +211,14 @@ class QuorumLine(QuorumBackend):
             self._remember(heir.token, asked, heir.ttl)
             self._asked.update((heir.token, token))
             seat.sends(asked, sent_at)
-            votes, answers = await self.electorate.poll(
+            poll = await self.electorate.poll(
                 asked, hand, count, finish=True, enough=lambda: tally.decided and spoke >= self.needed
             )
-            self._suspect(answers)
+            self._suspect(poll)
             if spoke < self.needed:
                 self._where[token] = record
-                raise self.electorate.no_quorum(f"no quorum to hand over '{name}'", votes, answers)
-            answer = await self._judge(heir, seat, tally, sent_at, each, votes, answers)
+                raise self.electorate.no_quorum(f"no quorum to hand over '{name}'", poll)
+            answer = await self._judge(heir, seat, tally, sent_at, each, poll)
             self._asked.discard(token)
             return Handed(held >= self.needed, answer)
         finally:
@@ -252,13 +253,13 @@ class QuorumLine(QuorumBackend):
         tally: Tally,
         sent_at: float,
         each: float,
-        votes: list[Vote],
-        answers: dict[int, Any],
+        poll: Poll,
     ) -> Granted | Refused:
         """What becomes of a claim that was voted on. If it is refused it waits, unless it has no place."""
         if tally.won:
             granted = await self._agree(claim, tally, each)
             if granted is not None:
+                self._has(claim.token, claim.ttl, granted.fence)  # any node may owe it an answer to an earlier question
                 self._rise(claim.token)
                 return granted
         lost = seat.lost(self._runtime.now())
@@ -266,8 +267,8 @@ class QuorumLine(QuorumBackend):
         if spent or tally.hopeless or claim.place is None:
             await self._release(claim.name, claim.token, each, set(tally.granted), () if spent else set(tally.refused))
             if tally.hopeless and not spent:
-                raise self.electorate.no_quorum(f"no quorum for '{claim.name}'", votes, answers)
-            return Refused(0.0 if spent else tally.retry_after(), tally.owner(), tuple(votes), spent=spent)
+                raise self.electorate.no_quorum(f"no quorum for '{claim.name}'", poll)
+            return Refused(0.0 if spent else tally.retry_after(), tally.owner(), tuple(poll.votes()), spent=spent)
         kept = await self._stand_back(claim, seat, tally, each)
         with self._guard:
             seat.turn = Turn(self.needed, len(self.nodes), kept)
@@ -282,7 +283,7 @@ class QuorumLine(QuorumBackend):
         elif kept:  # the others who have a part will hand it over when they ask, if we came before them; else we do
             pause = min(FIRST_PAUSE * 2**seat.splits, LONGEST_PAUSE) * self._runtime.jitter()
             retry_after = pause if retry_after is None else min(pause, retry_after)
-        return Refused(retry_after, tally.owner(), tuple(votes), sent_at + seat.axis)
+        return Refused(retry_after, tally.owner(), tuple(poll.votes()), sent_at + seat.axis)
 
     async def _stand_back(self, claim: Claim, seat: Seat, tally: Tally, each: float) -> set[int]:
         """After a lost vote: give back what was granted, or keep it from those who came later. On which nodes it is kept."""
@@ -311,6 +312,8 @@ class QuorumLine(QuorumBackend):
 
     def _rise(self, token: str) -> None:
         """It does not wait any more."""
+        if not self._seats and not self._pending:  # nobody does; a token's own seat is made by whoever asks for it
+            return
         with self._guard:
             self._seats.pop(token, None)
             self._pending.pop(token, None)
@@ -327,12 +330,12 @@ class QuorumLine(QuorumBackend):
 
     async def _release(
         self, name: str, token: str, within: float, known: set[int] | None = None, free: Collection[int] = ()
-    ) -> tuple[int, int, list[Vote], dict[int, Any]]:
+    ) -> tuple[int, int, Poll]:
         failed = self._leaves(token)
         self._rise(token)
-        done, held, votes, answers = await super()._release(name, token, within, known, free)
-        failed.update(index for index, answer in answers.items() if isinstance(answer, BaseException))
-        return done, held, votes, answers
+        done, held, poll = await super()._release(name, token, within, known, free)
+        failed.update([index for index, answer in poll.answers.items() if isinstance(answer, BaseException)])
+        return done, held, poll
 
     # --- hearing --------------------------------------------------------------------------------------------------------
 
@@ -348,14 +351,14 @@ class QuorumLine(QuorumBackend):
                 self._opened(index, outcome)
                 return False
 
-            votes, answers = await self.electorate.poll(
+            poll = await self.electorate.poll(
                 shut,
                 lambda member: self._members[self._number[id(member)]].open_inbox(within),
                 count,
                 enough=lambda: self._hearing >= self.needed,
             )
             if self._hearing < self.needed:
-                raise self.electorate.no_quorum("no quorum to be told by", votes, answers)
+                raise self.electorate.no_quorum("no quorum to be told by", poll)
         return f"{id(self):x}"
 
     def _opened(self, index: int, outcome: object) -> None:
@@ -439,7 +442,8 @@ class QuorumLine(QuorumBackend):
                 left = self._left.get(token)
                 if left is not None and now < left[0] and index not in left[1]:
                     return False
-                if self._where.get(token, NOWHERE).fence:  # it has the lock: the node has caught up
+                record = self._where.get(token)
+                if record is not None and record.fence:  # it has the lock: the node has caught up
                     return False
                 self._strays.setdefault(token, (announced.name, now + HINT))
                 return True

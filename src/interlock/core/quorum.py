@@ -48,11 +48,11 @@ class Tally:
         self.needed = votes_needed(nodes, limit)
         self.granted: dict[int, Granted] = {}
         self.refused: dict[int, Refused] = {}
-        self._open = set(asked)
+        self._open = len(asked)  # so many have not answered
 
     def count(self, node: int, answer: object) -> None:
-        """A node has answered, or failed to (anything that is neither Granted nor Refused)."""
-        self._open.discard(node)
+        """A node has answered, or failed to (anything that is neither Granted nor Refused). Once each."""
+        self._open -= 1
         if isinstance(answer, Granted):
             self.granted[node] = answer
         elif isinstance(answer, Refused):
@@ -66,7 +66,7 @@ class Tally:
     @property
     def decided(self) -> bool:
         """Won, or not to be won any more."""
-        return self.won or len(self.granted) + len(self._open) < self.needed
+        return self.won or len(self.granted) + self._open < self.needed
 
     @property
     def doubtful(self) -> bool:
@@ -79,7 +79,7 @@ class Tally:
     @property
     def hopeless(self) -> bool:
         """Too few nodes say yes or no, or may still do so: it is not somebody else who has it, it is the nodes."""
-        return len(self.granted) + len(self.refused) + len(self._open) < self.needed
+        return len(self.granted) + len(self.refused) + self._open < self.needed
 
     @property
     def held(self) -> bool:

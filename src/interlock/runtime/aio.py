@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from ..errors import UsageError
 from . import forks
-from .base import Ended, World, attempt, now
+from .aio_race import Race, Racer, in_a_task, interrupt, wake
+from .base import Bored, Ended, World, attempt, now
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ class AsyncioRuntime(World):
 
     def __init__(self) -> None:
         super().__init__()
-        self._finishing: set[asyncio.Future[Any]] = set()
+        self._finishing: set[Racer] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inherited = False
         forks.watch(self)
@@ -88,10 +89,10 @@ class AsyncioRuntime(World):
         def read() -> None:
             nonlocal ready
             ready = True
-            _wake(waiter)
+            wake(waiter)
 
         loop.add_reader(fd, read)
-        alarm = loop.call_later(min(until - now(), LONGEST_SLEEP), _wake, waiter)
+        alarm = loop.call_later(min(until - now(), LONGEST_SLEEP), wake, waiter)
         try:
             await waiter
         finally:
@@ -118,39 +119,45 @@ class AsyncioRuntime(World):
     async def settle(self) -> None:
         """See `Runtime.settle`."""
         while self._finishing:
-            await asyncio.wait(self._finishing)
+            await asyncio.wait([racer.over() for racer in self._finishing])
 
-    async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T], finish: bool = False) -> None:
-        """See `Runtime.race`. A task each."""
-        tasks = {asyncio.ensure_future(one): index for index, one in enumerate(work)}
-        pending = set(tasks)
+    async def race(
+        self,
+        work: Sequence[Coroutine[Any, Any, T]],
+        ended: Ended[T],
+        finish: bool = False,
+        bored: Bored | None = None,
+        light: bool = False,
+    ) -> None:
+        """See `Runtime.race`. Light work is stepped by hand: a task for each would cost more than all that it does."""
+        loop = asyncio.get_running_loop()
+        race = Race(loop, ended, len(work))
+        racers = [Racer(race, index, one if light else in_a_task(one)) for index, one in enumerate(work)]
         try:
-            while pending:
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    if task.cancelled():
-                        outcome: T | BaseException = asyncio.CancelledError()
-                    else:
-                        outcome = task.exception() or task.result()
-                    if ended(tasks[task], outcome):
-                        return
+            for racer in racers:
+                racer.step()
+            if bored is not None and light:
+                race.look(bored)
+            elif bored is not None:
+                race.alarm = loop.call_soon(race.look, bored)  # after the tasks have begun
+            if not race.over:
+                await race.turn
+            if race.error is not None:
+                raise race.error
         except BaseException:
             finish = False
             raise
         finally:
-            if finish:
-                self._let_finish([task for task in tasks if not task.done()])
-            await _stop([task for task in tasks if task not in self._finishing])
-
-    def _let_finish(self, tasks: list[asyncio.Future[Any]]) -> None:
-        for task in tasks:
-            self._finishing.add(task)
-            task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Future[Any]) -> None:
-        self._finishing.discard(task)
-        if not task.cancelled():
-            task.exception()  # looked at, or asyncio would complain that nobody did
+            race.closed = True
+            if race.alarm is not None:
+                race.alarm.cancel()
+            if race.open:
+                rest = [racer for racer in racers if not racer.ended]
+                if finish:
+                    self._finishing.update(rest)
+                    race.finished = self._finishing.discard
+                else:
+                    await interrupt(rest)
 
 
 class Leash:
@@ -216,14 +223,14 @@ class TaskBell:
     def ring(self) -> None:
         """See `Bell.ring`."""
         self._rung = True
-        _wake(self._waiter)
+        wake(self._waiter)
 
     async def wait(self, until: float) -> bool:
         """See `Bell.wait`."""
         if not self._rung:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
-            alarm = loop.call_later(min(until - now(), LONGEST_SLEEP), _wake, self._waiter)
+            alarm = loop.call_later(min(until - now(), LONGEST_SLEEP), wake, self._waiter)
             try:
                 await self._waiter
             finally:
@@ -234,11 +241,6 @@ class TaskBell:
 
     def close(self) -> None:
         """See `Bell.close`."""
-
-
-def _wake(waiter: asyncio.Future[None] | None) -> None:
-    if waiter is not None and not waiter.done():
-        waiter.set_result(None)
 
 
 class Task:
@@ -252,21 +254,19 @@ class Task:
         """See `Spawned.end`."""
         self._stop()
         if self._task is not asyncio.current_task() and self._task.get_loop() is asyncio.get_running_loop():
-            await _stop([self._task])
+            await _stop(self._task)
 
 
-async def _stop(tasks: list[asyncio.Future[Any]]) -> None:
-    """Cancel them and wait until they have ended, which is at once: they clean nothing up that takes time."""
-    for task in tasks:
-        task.cancel()
+async def _stop(task: asyncio.Task[Any]) -> None:
+    """Cancel it and wait until it has ended, which is at once: it cleans nothing up that takes time."""
+    task.cancel()
     cancelled: asyncio.CancelledError | None = None
-    while any(not task.done() for task in tasks):
+    while not task.done():
         try:
-            await asyncio.wait(tasks)
+            await asyncio.wait([task])
         except asyncio.CancelledError as stop:
             cancelled = stop
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()  # looked at, or asyncio would complain that nobody did
+    if not task.cancelled():
+        task.exception()  # looked at, or asyncio would complain that nobody did
     if cancelled is not None:
         raise cancelled

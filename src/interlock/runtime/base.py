@@ -16,6 +16,9 @@ T = TypeVar("T")
 Ended = Callable[[int, "T | BaseException"], bool]
 """Told which one ended, and with what result or exception. True: enough, stop the others."""
 
+Bored = Callable[[], float]
+"""For how many seconds to wait on before it is asked again; 0 or less: enough, stop them all."""
+
 
 class Bell(Protocol):
     """Rung by anybody, waited for by one."""
@@ -67,12 +70,22 @@ class Runtime(Protocol):
         finds), so it must be idempotent.
         """
 
-    async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T], finish: bool = False) -> None:
+    async def race(
+        self,
+        work: Sequence[Coroutine[Any, Any, T]],
+        ended: Ended[T],
+        finish: bool = False,
+        bored: Bored | None = None,
+        light: bool = False,
+    ) -> None:
         """Run all of it side by side, in this thread or task, and tell `ended` of each that ends.
 
         Every one gets to its first wait before any is waited for. Once `ended` says True the rest is interrupted, as by a
-        cancellation, and race returns; so it does when all have ended. `finish`: the rest matters, though not to the caller. A
-        task goes on with it; a thread, which has nowhere to leave it, has sent what it had to send.
+        cancellation, and race returns; so it does when all have ended. (It may be told of some more, that ended meanwhile.)
+        `bored` is asked once all wait, and then as often as it says. `finish`: the rest matters, though not to the caller. It
+        goes on in the loop; a thread, which has nowhere to leave it, has sent what it had to send.
+
+        `light`: the work wants no more of the task that it runs in than asyncio.timeout does, so it is given none of its own.
         """
 
     async def settle(self) -> None:

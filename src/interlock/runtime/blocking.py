@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
-from .base import Ended, World, attempt, now
-from .stepping import Abandoned, Parked, Wait, Waits, run, wait
+from .base import Bored, Ended, World, attempt, now
+from .stepping import Abandoned, Parked, Wait, Waits, run, wait, wait_any
 
 __all__ = ["Abandoned", "BlockingRuntime", "Wait", "run", "wait"]
 
@@ -33,20 +33,41 @@ class BlockingRuntime(World):
         """See `Runtime.shield`. A thread cannot be cancelled; Ctrl-C still gets through, on purpose."""
         return await make()
 
-    async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T], finish: bool = False) -> None:
+    async def race(
+        self,
+        work: Sequence[Coroutine[Any, Any, T]],
+        ended: Ended[T],
+        finish: bool = False,
+        bored: Bored | None = None,
+        light: bool = False,
+    ) -> None:
         """See `Runtime.race`. One poll over all of them."""
         waiting: dict[int, Wait | Waits] = {}
         try:
             over = False
             for index, one in enumerate(work):  # to the first wait of each, even if the race is over before: all are asked
-                over |= _step(one, one.send, None, index, waiting, ended)
+                over |= _step(one, None, index, waiting, ended)
+            waits = Waits(waiting)
+            if bored is not None and waiting and not over:
+                over, waits.until = _look(bored)
             while waiting and not over:
-                for index, answer in (await Waits(dict(waiting))).items():
+                answers = await waits
+                for index, answer in answers.items():
                     del waiting[index]
-                    over |= _step(work[index], work[index].send, answer, index, waiting, ended)
-        finally:
+                    over |= _step(work[index], answer, index, waiting, ended)
+                if bored is not None and not answers:
+                    over, waits.until = _look(bored)
+            if waiting:  # whose answer is here already is heard: to come back for it later would cost more
+                waits.until = 0.0
+                for index, answer in wait_any(waits).items():
+                    del waiting[index]
+                    _step(work[index], answer, index, waiting, ended)
+        except BaseException:
             for one in work:
                 _abandon(one)
+            raise
+        for index in waiting:
+            _abandon(work[index])
 
     async def settle(self) -> None:
         """See `Runtime.settle`. Nothing is ever left."""
@@ -189,16 +210,22 @@ def _halt_all() -> None:
 atexit.register(_halt_all)
 
 
-def _step(one: Any, step: Any, value: Any, index: int, waiting: dict[int, Wait | Waits], ended: Ended[Any]) -> bool:
+def _step(one: Any, value: Any, index: int, waiting: dict[int, Wait | Waits], ended: Ended[Any]) -> bool:
     """One step of one coroutine of a race. Whether the race is over."""
     try:
-        ask = step(value)
+        waiting[index] = one.send(value)
+        return False
     except StopIteration as stop:
-        return ended(index, stop.value)
+        outcome = stop.value
     except Exception as error:  # noqa: BLE001 - an outcome like any other; what is not an Exception ends the race
-        return ended(index, error)
-    waiting[index] = ask
-    return False
+        outcome = error
+    return ended(index, outcome)
+
+
+def _look(bored: Bored) -> tuple[bool, float]:
+    """Whether the race is over for somebody who is bored, and when to ask again."""
+    pause = bored()
+    return pause <= 0, now() + pause
 
 
 def _abandon(one: Coroutine[Any, Any, Any]) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import select
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
+from math import inf
 from typing import Any, TypeVar
 
 from ..errors import UsageError
@@ -53,15 +54,29 @@ class Parked:
 
 
 class Waits:
-    """Awaited: until at least one of several waits is over. The answers of those, by their numbers."""
+    """Awaited: until at least one of several waits is over, or the moment `until` has come. The answers of those that are over,
+    by their numbers. May be awaited again with other parts: what is still the same need not be told to the kernel again."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("numbers", "parts", "poll", "until")
 
-    def __init__(self, parts: dict[int, Wait | Waits]) -> None:
+    def __init__(self, parts: dict[int, Wait | Waits], until: float = inf) -> None:
         self.parts = parts
+        self.until = until
+        self.poll: Any = None
+        self.numbers: dict[int, int] = {}  # by descriptor: those that `poll` watches
 
     def __await__(self) -> Generator[Waits, dict[int, Any], dict[int, Any]]:
         return (yield self)
+
+    def watch(self) -> bool:
+        """Have all parts watched. False: some are not for descriptors, or two are for one."""
+        if len(self.numbers) != len(self.parts):
+            self.poll, self.numbers = select.poll(), {}
+            for number, part in self.parts.items():
+                if type(part) is Wait and part.fd is not None:
+                    self.numbers[part.fd] = number
+                    self.poll.register(part.fd, select.POLLIN)
+        return len(self.numbers) == len(self.parts)
 
 
 def wait(ask: Wait) -> bool:
@@ -85,40 +100,65 @@ def wait(ask: Wait) -> bool:
 
 
 def wait_any(ask: Waits) -> dict[int, Any]:
-    """Block until at least one of them is over."""
-    leaves: list[Wait] = []
-    _collect(ask, leaves)
-    poll = select.poll()
-    for leaf in leaves:
-        if leaf.fd is not None:
-            poll.register(leaf.fd, select.POLLIN)
-    until = min(leaf.until for leaf in leaves)
+    """Block until at least one of them is over, or the moment has come."""
+    if not ask.watch():
+        return _wait_long(ask)
+    until = ask.until
+    for part in ask.parts.values():
+        if part.until < until:
+            until = part.until
     while True:
         left = min(until - now(), LONGEST_POLL)
-        readable = {fd for fd, _ in poll.poll(max(0, math.ceil(left * 1000)))}
-        if readable or now() >= until:
-            return _answers(ask, readable, now())
+        if ready := ask.poll.poll(math.ceil(left * 1000) if left > 0 else 0):
+            answers = {}
+            for fd, _ in ready:
+                answers[ask.numbers.pop(fd)] = True
+                ask.poll.unregister(fd)
+            return answers
+        if (moment := now()) >= until:
+            ask.numbers.clear()
+            return _answers(ask, set(), moment) or {}
 
 
-def _collect(ask: Waits, leaves: list[Wait]) -> None:
+def _wait_long(ask: Waits) -> dict[int, Any]:
+    """The same, for waits of any kind."""
+    poll = select.poll()
+    until = _register(ask, poll.register)
+    while True:
+        left = min(until - now(), LONGEST_POLL)
+        ready = poll.poll(math.ceil(left * 1000) if left > 0 else 0)
+        moment = now()
+        if ready or moment >= until:
+            return _answers(ask, {fd for fd, _ in ready}, moment) or {}
+
+
+def _register(ask: Waits, register: Callable[[int, int], object]) -> float:
+    """Have all their descriptors watched. When the first of them is over, whatever comes in."""
+    until = ask.until
     for part in ask.parts.values():
         if type(part) is Wait:
-            leaves.append(part)
+            if part.fd is not None:
+                register(part.fd, select.POLLIN)
+            moment = part.until
         else:
-            _collect(part, leaves)  # type: ignore[arg-type]
+            moment = _register(part, register)  # type: ignore[arg-type]
+        if moment < until:
+            until = moment
+    return until
 
 
-def _answers(ask: Waits, readable: set[int], moment: float) -> dict[int, Any]:
+def _answers(ask: Waits, readable: set[int], moment: float) -> dict[int, Any] | None:
+    """The answers of those that are over. None: nothing is."""
     answers: dict[int, Any] = {}
     for index, part in ask.parts.items():
         if isinstance(part, Waits):
-            if inner := _answers(part, readable, moment):
+            if (inner := _answers(part, readable, moment)) is not None:
                 answers[index] = inner
         elif part.fd in readable:
             answers[index] = True
         elif part.until <= moment:
             answers[index] = False
-    return answers
+    return answers if answers or ask.until <= moment else None
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

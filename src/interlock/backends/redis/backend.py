@@ -50,7 +50,9 @@ from .packing import (
     lock_keys,
     ms,
     plain_claim,
+    plain_leave,
     plain_release,
+    plain_vote,
     queue,
     seconds,
     text,
@@ -68,6 +70,7 @@ class RedisBackend:
     """See `port.LineMember`, where each verb is described or referred to."""
 
     capabilities = Capabilities(processes=True, hosts=True, survives=True, foreign=True, lines=True)
+    light = True  # see `Runtime.race`
 
     def __init__(self, address: str, transport: Transport, runtime: Runtime) -> None:
         self.address = address
@@ -103,7 +106,14 @@ class RedisBackend:
 
     async def vote(self, claim: Claim, proposal: int, within: float) -> Granted | Refused | Unmarked:
         """See `port.Member.vote`."""
-        return await self._claim(claim, (ROLL_KEY,), proposal, within)
+        if claim.place is not None or claim.token in self._places:
+            return await self._claim(claim, (ROLL_KEY,), proposal, within)
+        name, mark, tokens, until = claim.name, fresh_mark(), (claim.token,), self._now() + within
+        request, undo = plain_vote(claim, proposal, mark), self._undo(name, (claim.token, b""))
+        reply = await self._transport.call(request, mark, tokens, until, undo)
+        if type(reply) is ErrorReply:
+            reply = await self._refused(request, reply, mark, name, tokens, until, undo)
+        return self._claimed(claim, reply)
 
     async def _claim(self, claim: Claim, more: tuple[bytes, ...], proposal: int, within: float) -> Granted | Refused | Unmarked:
         name, token = claim.name, claim.token
@@ -170,9 +180,10 @@ class RedisBackend:
     async def release(self, name: str, token: str, within: float, proposal: int = 0) -> bool:
         """See `port.Member.release`."""
         at = self._clock.at_least(self._transport.age)
-        if not self._roll and not proposal and token not in self._places:  # as below, with less ado
+        if token not in self._places and (self._roll or not proposal):  # as below, with less ado
             mark, tokens, until = fresh_mark(), (token,), self._now() + within
-            request = plain_release(name, token, at, mark)
+            roll, plain = self._roll, plain_release
+            request = plain_leave(name, token, at, proposal, mark) if roll else plain(name, token, at, mark)
             reply = await self._transport.call(request, mark, tokens, until)
             if type(reply) is ErrorReply:
                 reply = await self._refused(request, reply, mark, name, tokens, until)

@@ -101,6 +101,33 @@ def plain_release(name: str, token: str, at: int, mark: bytes) -> Request:
     return Request(RELEASE, 11, _RELEASE % rest)
 
 
+# --- one question to many nodes is packed once: all but what is each node's own -----------------------------------------
+
+
+@lru_cache(8)
+def _voting(name: str, token: str, ttl: int, proposal: int) -> bytes:
+    words = b"3", *lock_keys(name), ROLL_KEY, token.encode(), b"%d" % ttl, IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal
+    return b"".join(map(bulk, words))
+
+
+@lru_cache(8)
+def _leaving(name: str, token: str, proposal: int) -> tuple[bytes, bytes]:
+    before = b"4", *line_keys(name), ROLL_KEY, token.encode(), b""
+    return b"".join(map(bulk, before)), b"".join(map(bulk, (IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal)))
+
+
+def plain_vote(claim: Claim, proposal: int, mark: bytes) -> Request:
+    """As `CLAIM(lock_keys(name) + (ROLL_KEY,), *claiming(...), mark)`, for a claim without a place."""
+    name, token, ttl, _ = claim
+    return Request(CLAIM, 10, _voting(name, token, ms(ttl), proposal) + bulk(mark))
+
+
+def plain_leave(name: str, token: str, at: int, proposal: int, mark: bytes) -> Request:
+    """As `RELEASE(line_keys(name) + (ROLL_KEY,), *leaving(...), mark)`, for a token that stands in no line."""
+    before, after = _leaving(name, token, proposal)
+    return Request(RELEASE, 12, before + bulk(b"%d" % at) + after + bulk(mark))
+
+
 # ------------------------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from ...core import token as tokens
 from ...core.fence import EPOCH_MS
-from ...runtime.base import Ended
+from ...runtime.base import Bored, Ended
 from .kernel import Cancelled, Future, Kernel, Process, Task
 
 T = TypeVar("T")
@@ -136,32 +136,50 @@ class SimRuntime:
         result: T = task.result
         return result
 
-    async def race(self, work: Sequence[Coroutine[Any, Any, T]], ended: Ended[T], finish: bool = False) -> None:
+    async def race(
+        self,
+        work: Sequence[Coroutine[Any, Any, T]],
+        ended: Ended[T],
+        finish: bool = False,
+        bored: Bored | None = None,
+        light: bool = False,
+    ) -> None:
         """See `Runtime.race`."""
         over: list[Task] = []
         turn = Future()  # not a bell: this is where half of the time goes
+        closed = False
 
         def then(task: Task) -> None:
             over.append(task)
             turn.settle()
 
+        async def impatience(bored: Bored) -> None:
+            while not closed and (pause := bored()) > 0:  # it may outlive the race, as one of those that are left to finish
+                await self.sleep(pause)
+
         kernel, process = self.kernel, self.process
         tasks = [Task(kernel, process, one, then) for one in work]
         pending = len(tasks)
+        if bored is not None:
+            tasks.append(Task(kernel, process, impatience(bored), then))
         try:
             while pending:
                 await turn
                 turn = Future()
                 while over:
                     task = over.pop(0)
+                    number = tasks.index(task)
+                    if number == len(work):  # impatience
+                        return
                     pending -= 1
-                    if ended(tasks.index(task), task.error if task.error is not None else task.result):
+                    if ended(number, task.error if task.error is not None else task.result):
                         return
         except BaseException:
             finish = False
             raise
         finally:
-            rest: list[Task] = [task for task in tasks if not task.done] if pending else []
+            closed = True
+            rest: list[Task] = [task for task in tasks if not task.done]
             if finish:
                 for task in rest:
                     self._finishing.add(id(task))
