@@ -65,6 +65,13 @@ async def served(client: AsyncClient, claim: Claim) -> Announced:
     return announced
 
 
+def still(answer: object, fence: int, ttl: float) -> None:
+    """It has the lock as before. A node of a quorum that had not heard of that may have minted a higher fence."""
+    assert isinstance(answer, Granted)
+    assert answer.fence >= fence
+    assert answer.ttl == ttl
+
+
 async def leave(client: AsyncClient, claim: Claim) -> bool:
     """Release a claim, whatever has become of it."""
     return await line_of(client).release(claim.name, claim.token, WITHIN)
@@ -239,8 +246,8 @@ async def whoever_is_served_holds_it(kit: Kit) -> None:
     announced = await served(other, claim)
     line = line_of(other)
     assert isinstance(await line.claim(Claim(name, token_of(client), 5.0), WITHIN), Refused)
-    assert await line.claim(claim, WITHIN) == Granted(announced.fence, claim.ttl), "a lost announcement costs nothing"
-    assert await line.extend(name, claim.token, 30.0, WITHIN) == Granted(announced.fence, 30.0)
+    still(await line.claim(claim, WITHIN), announced.fence, claim.ttl)  # a lost announcement costs nothing
+    still(await line.extend(name, claim.token, 30.0, WITHIN), announced.fence, 30.0)
     assert await line.release(name, holder.token, WITHIN) is False
     assert await leave(other, claim) is True
     await free_and_empty(other, name)
@@ -357,7 +364,7 @@ async def a_hand_over_gives_it_to_the_heir(kit: Kit) -> None:
     assert entry.fence == handed.heir.fence
     assert GRANT < (entry.remaining or 0) <= heir.ttl, "for the whole of its ttl"
     assert await line.release(name, holder.token, WITHIN) is False
-    assert await line.claim(heir, WITHIN) == handed.heir
+    still(await line.claim(heir, WITHIN), handed.heir.fence, heir.ttl)
     assert await leave(client, heir) is True
     await served(other, waiting)
     await leave(other, waiting)
