@@ -31,6 +31,8 @@ from interlock.testing.conformance import backend_of, take
 from interlock.testing.faces import COLOURS, Kit, run_body
 from interlock.testing.nodes import TLS
 
+from ..flow.test_waiting import finish, start
+
 
 @pytest.fixture(params=["valkey", "redis"])
 def node(request: pytest.FixtureRequest) -> Node:
@@ -732,3 +734,39 @@ def test_a_patient_task_is_not_hung_up_on_by_a_later_one(node: Node, monkeypatch
 
     asyncio.run(body())
     assert node.command("EXISTS", "first", "second") == 0
+
+
+def test_an_answer_to_an_earlier_request_does_not_settle_a_later_one(node: Node, colour: str) -> None:
+    """Two requests of one token at once, as when a lease is extended while a renewal heals it. The first has its answer, the
+    second has not: what follows must go behind that one, down the same connection. Seed 527509 of the simulator."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        async with client.lock("warm"):
+            pass
+        backend = cast(RedisBackend, backend_of(client))
+        lease = await take(client, "x")
+        transport = cast(Any, backend._transport)
+        records = transport._owing if colour == "asyncio" else transport._parked
+        node.pause()
+        try:
+            answers: list[Any] = []
+
+            async def patient() -> None:
+                answers.append(await backend.extend("x", lease.token, 20.0, 10.0))
+
+            job = start(kit, patient())
+            await kit.sleep(0.1)
+            with pytest.raises(interlock.Unavailable):
+                await backend.vote(Claim("x", lease.token, 20.0), 0, 0.1)
+            assert lease.token in records
+        finally:
+            node.resume()
+        await finish(job)
+        assert isinstance(answers[0], Granted)
+        assert lease.token in records
+        assert await backend.release("x", lease.token, 5.0)
+        assert lease.token not in records
+
+    run_body(body, node.url, colour)
+    assert node.command("EXISTS", "x") == 0

@@ -51,10 +51,12 @@ class AsyncTransport:
     async def call(self, request: Request, mark: bytes, tokens: Sequence[str], within: float, undo: Undo = None) -> Reply:
         """See `transport.Transport.call`."""
         until = self._enter() + within
-        wire = next(filter(None, map(self._owed_on, tokens)), None) if self._owing else None
+        before = [(token, self._owing[token]) for token in tokens if token in self._owing] if self._owing else ()
+        wire = next(filter(None, map(self._owed_on, tokens)), None) if before else None
         reply = await self._exchange(wire or await self._take(until), request, mark, tokens, until, undo)
-        for token in tokens:
-            self._forget(token)
+        for token, owing in before:
+            if self._owing.get(token) is owing:  # else another request of it, sent after this one, has no answer
+                self._forget(token)
         return reply
 
     async def follow(self, request: Request, mark: bytes, token: str, within: float) -> Reply:

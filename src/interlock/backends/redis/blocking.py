@@ -70,11 +70,12 @@ class BlockingTransport:
         """See `transport.Transport.call`."""
         self._enter()
         until = now() + within
-        parked, wire = self._take_parked(tokens) if self._parked else (None, None)
+        before = [(token, self._parked.get(token)) for token in tokens] if self._parked else ()
+        parked, wire = self._take_parked(tokens) if before else (None, None)
         if wire is None:
             wire = self._take(until)
         reply = await self._exchange(wire, parked, request, mark, tokens, until, undo)
-        self._settle(wire, tokens)
+        self._settle(wire, before)
         return reply
 
     async def follow(self, request: Request, mark: bytes, token: str, within: float) -> Reply:
@@ -92,11 +93,11 @@ class BlockingTransport:
                     if error.cause != "closed":
                         raise
                 else:
-                    self._settle(wire, (token,))
+                    self._keep(wire)
                     return reply
             wire = self._take(until)
             reply = await self._exchange(wire, None, request, mark, (token,), until, None)
-            self._settle(wire, (token,))
+            self._keep(wire)
             return reply
         finally:
             with self._guard:
@@ -239,10 +240,10 @@ class BlockingTransport:
                 raise self._broken(error) from error
             raise
 
-    def _settle(self, wire: Wire, tokens: Sequence[str]) -> None:
-        """The caller has its reply and the connection owes nothing."""
-        if self._parked:
-            for token in tokens:
+    def _settle(self, wire: Wire, before: Sequence[tuple[str, Parked | None]]) -> None:
+        """The caller has its reply and the connection owes nothing. `before`: what was parked when it asked."""
+        for token, parked in before:
+            if parked is not None and self._parked.get(token) is parked:  # else a later request of it has no answer
                 self._forget(token)
         self._keep(wire)
 
