@@ -194,6 +194,6 @@ def test_nobody_listens_to_fewer_than_a_quorum() -> None:
 
 @pytest.mark.parametrize(("seed", "faults"), [(2355, "amnesia"), (456, "reorder"), (527509, "mixed")])
 def test_histories_that_went_wrong(seed: int, faults: str) -> None:
-    """One went round and round at the same moment: a client that heard one node of three. In one a waiter's pause grew beyond all
-    numbers. In one a release overtook the vote that healed its lease."""
+    """One went round and round at the same moment: a client that heard one node of three. In one a waiter's pause grew beyond
+    all numbers. In one a release overtook the vote that healed its lease."""
     assert not simulate(Plan.of(seed, faults_of(faults), 3)).failures
