@@ -22,6 +22,8 @@ import interlock
 from interlock.backends.redis import aio
 from interlock.backends.redis.aio import AsyncTransport
 from interlock.backends.redis.backend import RedisBackend
+from interlock.backends.redis.packing import undoing
+from interlock.backends.redis.resp import ErrorReply
 from interlock.backends.registry import open_backend
 from interlock.core import fence as fences
 from interlock.core.claim import Claim, Gone, Granted, Renewal
@@ -258,6 +260,22 @@ def test_flushed_scripts_are_loaded_again(node: Node, colour: str) -> None:
                 node.command("SCRIPT", "FLUSH")
                 assert (await client.inspect("s")).held
                 node.command("SCRIPT", "FLUSH")
+
+    run_body(body, node.url, colour)
+
+
+def test_after_any_error_a_connection_starts_over_with_texts(node: Node, colour: str) -> None:
+    """Also when nobody reads the error, as that of an undo: the next request must not depend on what the node has lost."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        async with client.lock("s"):
+            pass
+        node.command("SCRIPT", "FLUSH")
+        transport = cast(RedisBackend, backend_of(client))._transport
+        request = undoing("s", "nobody", b"", (), b"mark")
+        assert isinstance(await transport.call(request, b"mark", (), 5.0), ErrorReply)
+        assert await transport.call(request, b"mark", (), 5.0) == [0, 0, b"mark"]
 
     run_body(body, node.url, colour)
 
