@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,13 @@ ALONE = (
     "test_import.py",
     "test_processes.py",
 )
+
+
+# Whoever is started in the background by a shell ignores Ctrl-C, and so would every child. These tests are about Ctrl-C too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+for quiet in (signal.SIGQUIT, signal.SIGHUP):
+    signal.signal(quiet, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,6 +22,8 @@ import interlock
 from interlock.backends.redis import aio, packing
 from interlock.backends.redis.aio import AsyncTransport
 from interlock.backends.redis.backend import RedisBackend
+from interlock.backends.redis.packing import undoing
+from interlock.backends.redis.resp import ErrorReply
 from interlock.backends.redis.scripts import CLAIM, RELEASE
 from interlock.backends.registry import open_backend
 from interlock.core import fence as fences
@@ -31,6 +33,8 @@ from interlock.testing import FaultProxy, Node
 from interlock.testing.conformance import backend_of, take
 from interlock.testing.faces import COLOURS, Kit, run_body
 from interlock.testing.nodes import TLS
+
+from ..flow.test_waiting import finish, start
 
 
 @pytest.fixture(params=["valkey", "redis"])
@@ -257,6 +261,22 @@ def test_flushed_scripts_are_loaded_again(node: Node, colour: str) -> None:
                 node.command("SCRIPT", "FLUSH")
                 assert (await client.inspect("s")).held
                 node.command("SCRIPT", "FLUSH")
+
+    run_body(body, node.url, colour)
+
+
+def test_after_any_error_a_connection_starts_over_with_texts(node: Node, colour: str) -> None:
+    """Also when nobody reads the error, as that of an undo: the next request must not depend on what the node has lost."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        async with client.lock("s"):
+            pass
+        node.command("SCRIPT", "FLUSH")
+        transport = cast(RedisBackend, backend_of(client))._transport
+        request = undoing("s", "nobody", b"", (), b"mark")
+        assert isinstance(await transport.call(request, b"mark", (), 5.0), ErrorReply)
+        assert await transport.call(request, b"mark", (), 5.0) == [0, 0, b"mark"]
 
     run_body(body, node.url, colour)
 
@@ -741,3 +761,39 @@ def test_what_is_packed_once_for_all_nodes_is_what_is_packed_for_each() -> None:
     assert packing.plain_vote(claim, 77, mark) == vote
     leave = RELEASE((*packing.line_keys("a:b"), packing.ROLL_KEY), *packing.leaving(claim.token, b"", 123, 78), mark)
     assert packing.plain_leave("a:b", claim.token, 123, 78, mark) == leave
+
+
+def test_an_answer_to_an_earlier_request_does_not_settle_a_later_one(node: Node, colour: str) -> None:
+    """Two requests of one token at once, as when a lease is extended while a renewal heals it. The first has its answer, the
+    second has not: what follows must go behind that one, down the same connection. Seed 527509 of the simulator."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        async with client.lock("warm"):
+            pass
+        backend = cast(RedisBackend, backend_of(client))
+        lease = await take(client, "x")
+        transport = cast(Any, backend._transport)
+        records = transport._owing if colour == "asyncio" else transport._parked
+        node.pause()
+        try:
+            answers: list[Any] = []
+
+            async def patient() -> None:
+                answers.append(await backend.extend("x", lease.token, 20.0, 10.0))
+
+            job = start(kit, patient())
+            await kit.sleep(0.1)
+            with pytest.raises(interlock.Unavailable):
+                await backend.vote(Claim("x", lease.token, 20.0), 0, 0.1)
+            assert lease.token in records
+        finally:
+            node.resume()
+        await finish(job)
+        assert isinstance(answers[0], Granted)
+        assert lease.token in records
+        assert await backend.release("x", lease.token, 5.0)
+        assert lease.token not in records
+
+    run_body(body, node.url, colour)
+    assert node.command("EXISTS", "x") == 0

@@ -816,3 +816,16 @@ def test_a_forked_child_has_an_inbox_of_its_own(node: Node) -> None:
         (announced,) = run(line.hear(client._site.runtime.now() + WITHIN))
         assert announced.token == waiter
         assert run(line.open_inbox(WITHIN)) == mine
+
+
+def test_scripts_that_were_flushed_do_not_keep_anybody_in_line(node: Node, colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        await let_go(client, await take(client, "warm"))
+        await take(client, "n")
+        waiting = await join(client, "n", 1000)
+        node.command("SCRIPT", "FLUSH")
+        assert await line_of(client).undo("n", waiting.token, WITHIN) is True
+        assert node.command("EXISTS", LINE) == 0
+
+    run_body(body, node.url, colour)

@@ -125,6 +125,7 @@ async def finish(job: Any) -> None:
         await job
 
 
+@pytest.mark.alone  # the order between clients of a quorum depends on how well they know its clocks
 def test_two_clients_take_turns_without_asking_again_and_again(store: Any, colour: str) -> None:
     each = 30
 
@@ -153,6 +154,7 @@ def test_two_clients_take_turns_without_asking_again_and_again(store: Any, colou
     run_body(body, store, colour)
 
 
+@pytest.mark.alone  # the order between clients of a quorum depends on how well they know its clocks
 def test_fair_means_in_the_order_of_arrival_between_clients(store: Any, colour: str) -> None:
     async def body(kit: Kit) -> None:
         clients, holder = [kit.client(renew=True) for _ in range(4)], kit.client(renew=True)
@@ -169,7 +171,7 @@ def test_fair_means_in_the_order_of_arrival_between_clients(store: Any, colour: 
                 jobs.append(start(kit, work(client, number)))
                 await eventually(kit, lambda n=number: sum(waiting(client, "x") for client in clients) == n + 1)
                 await eventually(kit, lambda n=number: len([c for c in clients if c._site.gate.in_line]) == min(n + 1, 4))
-                await kit.sleep(0.005)  # clocks are read a little before or after
+                await kit.sleep(0.05)  # clocks are read a little before or after, more so on a busy machine
         for job in jobs:
             await finish(job)
         assert order == list(range(24))

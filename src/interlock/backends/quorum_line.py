@@ -281,7 +281,7 @@ class QuorumLine(QuorumBackend):
         if rung or tally.won:
             retry_after = 0.0
         elif kept:  # the others who have a part will hand it over when they ask, if we came before them; else we do
-            pause = min(FIRST_PAUSE * 2**seat.splits, LONGEST_PAUSE) * self._runtime.jitter()
+            pause = min(FIRST_PAUSE * 2 ** min(seat.splits, 10), LONGEST_PAUSE) * self._runtime.jitter()
             retry_after = pause if retry_after is None else min(pause, retry_after)
         return Refused(retry_after, tally.owner(), tuple(poll.votes()), sent_at + seat.axis)
 

@@ -452,9 +452,9 @@ async def a_repeated_claim_answers_the_same(kit: Kit) -> None:
 async def a_stranger_changes_nothing(kit: Kit) -> None:
     client, name = kit.client(), fresh("stranger")
     backend, stranger = backend_of(client), token_of(client)
-    assert await backend.extend(name, stranger, 5.0, 1.0) == Gone(taken=False)
+    expect([await backend.extend(name, stranger, 5.0, 1.0)], Gone(taken=False))
     lease = await client.lock(name).acquire()
-    assert await backend.extend(name, stranger, 5.0, 1.0) == Gone(taken=True)
+    expect([await backend.extend(name, stranger, 5.0, 1.0)], Gone(taken=True))
     assert await backend.release(name, stranger, 1.0) is False
     await backend.undo(name, stranger, 1.0)
     entry = await backend.inspect(name, 1.0)
@@ -504,7 +504,8 @@ def expect(answers: Sequence[Granted | Gone | None], *expected: Renewal | Gone) 
     assert len(answers) == len(expected)
     for answer, wanted in zip(answers, expected, strict=True):
         if isinstance(wanted, Gone):
-            assert answer == wanted
+            assert isinstance(answer, Gone)
+            assert answer.taken == wanted.taken  # whether something is left depends on how many nodes of a quorum were heard
         else:
             assert isinstance(answer, Granted)
             assert answer.ttl == wanted.ttl

@@ -52,10 +52,15 @@ class AsyncTransport:
     async def call(self, request: Request, mark: bytes, tokens: Sequence[str], until: float, undo: Undo = None) -> Reply:
         """See `transport.Transport.call`."""
         self._enter()
-        wire = self._wire
+        wire, before = self._wire, []
         if wire is None or wire.dead or self._owing or wire.lag() > OVERDUE:
+            before = [(token, self._owing[token]) for token in tokens if token in self._owing]
             wire = next(filter(None, map(self._owed_on, tokens)), None) or await self._take(until)
-        return await self._exchange(wire, request, mark, tokens, until, undo)
+        reply = await self._exchange(wire, request, mark, tokens, until, undo)
+        for token, owing in before:
+            if self._owing.get(token) is owing:  # else another request of it, sent after this one, has no answer
+                self._forget(token)
+        return reply
 
     async def follow(self, request: Request, mark: bytes, token: str, within: float) -> Reply:
         """See `transport.Transport.follow`."""
@@ -201,9 +206,6 @@ class AsyncTransport:
             wire.users -= 1
             if wire is not self._wire:
                 self._sweep(wire)
-        if self._owing:  # the caller has its answer: nothing is owed to these any more
-            for token in tokens:
-                self._forget(token)
         return cast(Reply, reply)
 
     def _silent(self, wire: Wire, reply: object) -> Unavailable:

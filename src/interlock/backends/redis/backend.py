@@ -205,6 +205,8 @@ class RedisBackend:
             reply = await self._transport.follow(request, mark, token, within)
             if reply is None and token in self._waiting:
                 reply = await self._transport.call(request, mark, (token,), self._now() + within)
+            if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT":  # what it follows is over, so any connection will do
+                reply = await self._transport.call(request._replace(full=True), mark, (), self._now() + within)
         finally:
             self._left(token)
         if isinstance(reply, ErrorReply):

@@ -70,7 +70,8 @@ class BlockingTransport:
         """See `transport.Transport.call`."""
         if self._closed or self._pid != os.getpid():
             self._enter()
-        parked, wire = self._take_parked(tokens) if self._parked else (None, None)
+        before = [(token, self._parked.get(token)) for token in tokens] if self._parked else ()
+        parked, wire = self._take_parked(tokens) if before else (None, None)
         if wire is None:
             wire = self._take(until)
         try:
@@ -78,7 +79,10 @@ class BlockingTransport:
         except BaseException as error:
             self._unanswered(wire, parked, tokens, undo, error)
             raise
-        self._settle(wire, tokens)
+        for token, earlier in before:
+            if earlier is not None and self._parked.get(token) is earlier:  # else a later request of it has no answer
+                self._forget(token)
+        self._keep(wire)
         return reply
 
     async def follow(self, request: Request, mark: bytes, token: str, within: float) -> Reply:
@@ -96,11 +100,11 @@ class BlockingTransport:
                     if error.cause != "closed":
                         raise
                 else:
-                    self._settle(wire, (token,))
+                    self._keep(wire)
                     return reply
             wire = self._take(until)
             reply = await self._exchange(wire, None, request, mark, (token,), until, None)
-            self._settle(wire, (token,))
+            self._keep(wire)
             return reply
         finally:
             with self._guard:
@@ -246,11 +250,8 @@ class BlockingTransport:
         if broken or isinstance(error, Late):
             raise self._broken(error) from error
 
-    def _settle(self, wire: Wire, tokens: Sequence[str]) -> None:
-        """The caller has its reply and the connection owes nothing."""
-        if self._parked:
-            for token in tokens:
-                self._forget(token)
+    def _keep(self, wire: Wire) -> None:
+        """The connection owes nothing: it is for the next."""
         if len(self._idle) < MAX_IDLE and not self._closed:
             self._idle.append(wire)
         else:
@@ -275,7 +276,7 @@ class BlockingTransport:
         try:
             wire.drain()
             if wire.owed == 0:
-                self._settle(wire, ())
+                self._keep(wire)
                 return True
             if parked.since > long_ago or not self._living.isdisjoint(parked.tokens):
                 return False

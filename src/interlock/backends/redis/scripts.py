@@ -6,6 +6,9 @@ done nothing, and gets the text again; with any error, read by somebody or not, 
 
 So what piles up on a connection to a node that is frozen stays small. That matters: a server reads some 16 kB at a time, and if
 the client has hung up by then, it drops what is left after its next attempt to answer, be it an undo.
+
+The price: if scripts are flushed while a claim is under way whose reply some middlebox swallows, its undo fails, is reported
+as such, and the key stays until its ttl. Errors carry no mark, so NOSCRIPT is taken for the answer to the claim.
 """
 
 from __future__ import annotations

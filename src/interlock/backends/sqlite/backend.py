@@ -149,6 +149,7 @@ class SqliteBackend:
         verb = partial(self._store.hand_over, proposal=proposal) if proposal else self._store.hand_over
         handed = await self._ask(heir.token, within, verb, (name, token, heir, before), token)
         if isinstance(handed, Handed):
+            self._waiting.discard(token)  # whoever hands over stands in no line
             self._stands(heir, handed.heir)
         return handed
 

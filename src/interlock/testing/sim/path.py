@@ -37,10 +37,11 @@ class Path:
     async def call(self, verb: str, args: tuple[Any, ...], tokens: Sequence[str], within: float, undo: Undo = None) -> Any:
         """See `Transport.call`."""
         until = self._runtime.now() + within
+        before = [(token, self._owing[token]) for token in tokens if token in self._owing] if self._owing else ()
         wire = next(filter(None, map(self._owed_on, tokens)), None) if self._owing else self._at_hand()
         reply = await self.exchange(wire or await self.take(until), verb, args, tokens, until, undo)
-        if self._owing:
-            for token in tokens:
+        for token, owing in before:
+            if self._owing.get(token) is owing:
                 self._forget(token)
         return reply
 
