@@ -196,6 +196,41 @@ def test_a_clean_up_is_waited_for_whoever_cancels_meanwhile(light: bool) -> None
 
 
 @LIGHT
+def test_an_answer_on_its_way_does_not_wake_a_clean_up(light: bool) -> None:
+    """The answer has come, but whoever waited for it is interrupted before he is woken: what he does then has its own waits."""
+
+    async def body(runtime: AsyncioRuntime, light: bool) -> None:
+        loop, woken = asyncio.get_running_loop(), 0
+        work = runners([], 2)
+
+        class CleanUp:
+            def __await__(self) -> Iterator[Any]:
+                nonlocal woken
+                cleaned: Any = loop.create_future()
+                loop.call_later(0.01, cleaned.set_result, None)
+                while not cleaned.done():
+                    cleaned._asyncio_future_blocking = True
+                    yield cleaned
+                    woken += 1
+
+        async def tidy() -> None:
+            try:
+                await work[1]()
+            finally:
+                await CleanUp()
+
+        def ended(index: int, outcome: object) -> bool:
+            loop.call_soon(work[1].future.set_result, "too late")  # and the race wakes before the callback of that
+            return True
+
+        soon(work[0])
+        await runtime.race([work[0](), tidy()], ended, light=light)
+        assert woken == 1
+
+    in_a_loop(body, light)
+
+
+@LIGHT
 def test_a_time_out_inside_strikes_its_own_work_only(light: bool) -> None:
     async def body(runtime: AsyncioRuntime, light: bool) -> None:
         async def slow(first: float) -> str:

@@ -82,8 +82,10 @@ class Racer:
         self._must_cancel = False
         self._over: asyncio.Future[None] | None = None
 
-    def step(self, _: object = None, error: BaseException | None = None) -> None:
+    def step(self, woken: object = None, error: BaseException | None = None) -> None:
         """Go on until it waits again."""
+        if woken is not self._awaited:  # it was interrupted, with this callback on its way
+            return
         loop = self._race.loop
         if self._must_cancel:
             error, self._must_cancel = asyncio.CancelledError(), False
@@ -121,6 +123,7 @@ class Racer:
             awaited.cancel()  # and it goes on when that has ended
             return
         if awaited is not None:
+            self._awaited = None
             awaited.remove_done_callback(self.step)
             awaited.cancel()
         self.step(error=asyncio.CancelledError())
