@@ -198,6 +198,20 @@ def test_a_retreat_serves_nobody_and_stands_in_line(node: LineMember, step: Step
     assert [one.token for one in heard(node, step)] == [other.token]
 
 
+def test_who_hears_late_that_it_was_served_leaves_the_line_all_the_same(node: LineMember, step: Step) -> None:
+    """It was served, was told so by the next answer, lost the vote and stood back in line; only then does it hear of the first.
+    Seed 3607 of the simulator, `reorder`: its release left it in line, and what it was granted there stayed until its ttl."""
+    mine = ticket(node, step, "b", 2)
+    step(node.vote(ticket(node, step, "a", 1), 0, 5.0))
+    assert isinstance(step(node.vote(mine, 0, 5.0)), Refused)
+    assert step(node.release("x", token("a"), 5.0)) is True
+    assert isinstance(step(node.vote(mine, 0, 5.0)), Granted)
+    step(node.retreat(mine, 60.0, 5.0))
+    assert [one.token for one in heard(node, step)] == [mine.token]
+    assert step(node.release("x", mine.token, 5.0)) is False
+    assert step(node.inspect("x", 5.0)).waiters == 0
+
+
 def test_a_hand_over_that_comes_too_early_leaves_the_line(node: LineMember, step: Step) -> None:
     """The token was granted on other nodes and goes on there; here somebody else still has the lock."""
     step(node.vote(ticket(node, step, "a", 1), 0, 5.0))

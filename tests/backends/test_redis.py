@@ -29,6 +29,7 @@ from interlock.backends.registry import open_backend
 from interlock.core import fence as fences
 from interlock.core.claim import Claim, Gone, Granted, Renewal
 from interlock.runtime.aio import AsyncioRuntime
+from interlock.runtime.base import now
 from interlock.testing import FaultProxy, Node
 from interlock.testing.conformance import backend_of, take
 from interlock.testing.faces import COLOURS, Kit, run_body
@@ -275,8 +276,8 @@ def test_after_any_error_a_connection_starts_over_with_texts(node: Node, colour:
         node.command("SCRIPT", "FLUSH")
         transport = cast(RedisBackend, backend_of(client))._transport
         request = undoing("s", "nobody", b"", (), b"mark")
-        assert isinstance(await transport.call(request, b"mark", (), 5.0), ErrorReply)
-        assert await transport.call(request, b"mark", (), 5.0) == [0, 0, b"mark"]
+        assert isinstance(await transport.call(request, b"mark", (), now() + 5), ErrorReply)
+        assert await transport.call(request, b"mark", (), now() + 5) == [0, 0, b"mark"]
 
     run_body(body, node.url, colour)
 
@@ -753,6 +754,36 @@ def test_a_patient_task_is_not_hung_up_on_by_a_later_one(node: Node, monkeypatch
 
     asyncio.run(body())
     assert node.command("EXISTS", "first", "second") == 0
+
+
+def test_what_follows_goes_down_a_connection_that_is_given_up_for_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the one that follows who finds out that answers are overdue. Seeds 5274 and 8498 of the simulator, `delay`."""
+    monkeypatch.setattr(aio, "OVERDUE", 0.2)
+
+    async def body() -> None:
+        backend = cast(RedisBackend, open_backend(node.url, AsyncioRuntime()))
+        transport = cast(AsyncTransport, backend._transport)
+        token = "t" * 32
+        try:
+            await backend.inspect("followed", 5.0)
+            wire = transport._wire
+            assert wire is not None
+            node.pause()
+            try:
+                claimed = asyncio.create_task(backend.claim(Claim("followed", token, 60.0), 5.0))
+                await asyncio.sleep(0.3)
+                released = asyncio.create_task(backend.release("followed", token, 5.0))
+                await asyncio.sleep(0.05)
+                assert wire.users == 2
+                assert transport._wire is None, "others take a new one"
+            finally:
+                node.resume()
+            assert isinstance(await claimed, Granted)
+            assert await released
+        finally:
+            await backend.close()
+
+    asyncio.run(body())
 
 
 def test_what_is_packed_once_for_all_nodes_is_what_is_packed_for_each() -> None:

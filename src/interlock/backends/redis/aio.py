@@ -55,7 +55,7 @@ class AsyncTransport:
         wire, before = self._wire, []
         if wire is None or wire.dead or self._owing or wire.lag() > OVERDUE:
             before = [(token, self._owing[token]) for token in tokens if token in self._owing]
-            wire = next(filter(None, map(self._owed_on, tokens)), None) or await self._take(until)
+            wire = self._owed_on(tokens) or await self._take(until, tokens)
         reply = await self._exchange(wire, request, mark, tokens, until, undo)
         for token, owing in before:
             if self._owing.get(token) is owing:  # else another request of it, sent after this one, has no answer
@@ -69,7 +69,7 @@ class AsyncTransport:
         if token not in self._owing:
             return None
         try:
-            wire = self._owed_on(token)
+            wire = self._owed_on((token,))
             if wire is not None:
                 try:
                     return await self._exchange(wire, request, mark, (token,), until, None)
@@ -139,12 +139,14 @@ class AsyncTransport:
         elif self._loop is not loop:
             raise UsageError("this AsyncClient belongs to another event loop; make one client in each loop")
 
-    async def _take(self, until: float) -> Wire:
+    async def _take(self, until: float, tokens: Sequence[str] = ()) -> Wire:
         """The shared connection, opened if need be. Raises Unavailable: then nothing was sent."""
         if self._owing:
             self._prune()
         if self._wire is not None and self._wire.lag() > OVERDUE:
             self._give_up(self._wire)
+            if (wire := self._owed_on(tokens)) is not None:  # somebody waits there for an answer to one of them
+                return wire
         try:
             while self._wire is None or self._wire.dead:
                 left = until - now()
@@ -218,10 +220,13 @@ class AsyncTransport:
         text = f"{where} did not answer in time: is it overloaded, frozen or cut off?"
         return Unavailable(text, backend=where, cause="timeout")
 
-    def _owed_on(self, token: str) -> Wire | None:
-        """The connection that this token's unanswered requests went down, if it is alive."""
-        owing = self._owing.get(token)
-        return owing[0] if owing is not None and not owing[0].dead else None
+    def _owed_on(self, tokens: Sequence[str]) -> Wire | None:
+        """The connection that unanswered requests of these tokens went down, if it is alive."""
+        for token in tokens:
+            owing = self._owing.get(token)
+            if owing is not None and not owing[0].dead:
+                return owing[0]
+        return None
 
     def _prune(self) -> None:
         """Forget the oldest records once whoever was to follow has done so, or never will."""

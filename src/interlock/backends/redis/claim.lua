@@ -48,7 +48,7 @@ if not (holder and stored) then -- a claim repeated by the holder keeps its fenc
   redis.call('SET', KEYS[2], string.format('%.0f', fence), 'PX', string.format('%.0f', keep))
 end
 redis.call('SET', KEYS[1], token, 'PX', ARGV[2])
-if line and ARGV[8] == '1' then redis.pcall('ZREM', line, ARGV[6]) end
+if line and ARGV[8] == '1' and not holder then redis.pcall('ZREM', line, ARGV[6]) end
 if roll then
   if ttl > tonumber(roll[1]) then redis.call('HSET', roll_key, 'longest', ARGV[2]) end
   -- Noted coarsely, about once a second, and always above what is stored.

@@ -31,6 +31,7 @@ class SimMember:
         self._ear: Ear | None = None
         self._patience = self._heard_at = 0.0
         self._asked_at: float | None = None
+        self._elected = False
         self._places: set[str] = set()  # tokens that may stand in line, from before that is sent until they are out
         self._waiting: set[str] = set()  # tokens that were told that they stand there
 
@@ -100,6 +101,7 @@ class SimMember:
 
     def elect(self) -> None:
         """See `port.LineMember.elect`."""
+        self._elected = True
         self._node.elect()
 
     async def hand_over(
@@ -153,8 +155,9 @@ class SimMember:
             if heard:
                 self._heard_at, self._asked_at = now, None
                 if announced := [one for one in heard if one is not None]:
-                    for one in announced:
-                        self._left(one.token)
+                    if not self._elected:
+                        for one in announced:
+                            self._left(one.token)
                     return announced
             elif now >= due:
                 self._asked_at = now

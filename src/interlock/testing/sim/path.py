@@ -38,8 +38,8 @@ class Path:
         """See `Transport.call`."""
         until = self._runtime.now() + within
         before = [(token, self._owing[token]) for token in tokens if token in self._owing] if self._owing else ()
-        wire = next(filter(None, map(self._owed_on, tokens)), None) if self._owing else self._at_hand()
-        reply = await self.exchange(wire or await self.take(until), verb, args, tokens, until, undo)
+        wire = (self._owed_on(tokens) if self._owing else self._at_hand()) or await self.take(until, tokens)
+        reply = await self.exchange(wire, verb, args, tokens, until, undo)
         for token, owing in before:
             if self._owing.get(token) is owing:
                 self._forget(token)
@@ -51,7 +51,7 @@ class Path:
         if token not in self._owing:
             return None
         try:
-            wire = self._owed_on(token)
+            wire = self._owed_on((token,))
             if wire is not None:
                 try:
                     return await self.exchange(wire, verb, args, (token,), until, None)
@@ -109,12 +109,14 @@ class Path:
         wire = self._wire
         return wire if wire is not None and not wire.dead and not self._connecting and wire.lag() <= OVERDUE else None
 
-    async def take(self, until: float) -> Wire:
+    async def take(self, until: float, tokens: Sequence[str] = ()) -> Wire:
         """The shared connection, opened if need be. Raises Unavailable: then nothing was sent."""
         if self._owing:
             self._prune(self._runtime.now())
         if self._wire is not None and self._wire.lag() > OVERDUE:
             self._give_up(self._wire)
+            if (wire := self._owed_on(tokens)) is not None:  # somebody waits there for an answer to one of them
+                return wire
         while self._connecting:  # somebody else is at it
             turn = Future()
             self._queue.append(turn)
@@ -179,9 +181,12 @@ class Path:
         where = self.link.node.address
         return Unavailable(f"{where}: {cause}", backend=where, cause=cause)
 
-    def _owed_on(self, token: str) -> Wire | None:
-        owing = self._owing.get(token)
-        return owing[0] if owing is not None and not owing[0].dead else None
+    def _owed_on(self, tokens: Sequence[str]) -> Wire | None:
+        for token in tokens:
+            owing = self._owing.get(token)
+            if owing is not None and not owing[0].dead:
+                return owing[0]
+        return None
 
     def _prune(self, now: float) -> None:
         for token, (wire, _, since) in list(self._owing.items()):
@@ -203,7 +208,7 @@ class Path:
         if wire is self._wire:
             self._wire = None
             self._retired(wire)
-        if not self._lives(wire):
+        if not wire.users and not self._lives(wire):
             undos = [undo() for other, undo, _ in self._owing.values() if other is wire and undo is not None]
             wire.close([request for undo in undos for request in undo])
 
