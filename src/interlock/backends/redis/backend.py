@@ -222,7 +222,7 @@ class RedisBackend:
     async def hear(self, until: float) -> list[Announced]:
         """See `port.Line.hear`."""
         announced = await self._mailbox.hear(until)
-        if not self._roll:  # of a quorum's nodes these are hints: by now it may stand in line again, and its release must say so
+        if not self._roll:  # of a quorum's nodes they are hints: it may stand in line again, and its release must say so
             for one in announced:
                 self._left(one.token)
         return announced
