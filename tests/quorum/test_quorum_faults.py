@@ -38,6 +38,33 @@ def gone(nodes: list[Node], name: str, within: float = 3.0) -> bool:
     return not holders(nodes, name)
 
 
+# --- slow nodes ---------------------------------------------------------------------------------------------------------
+
+
+def test_slow_votes_agree_on_a_fence_from_the_second_on(proxies: list[FaultProxy], colour: str) -> None:
+    """A proposal that is older than a node's clock is not taken. So what votes took is how far ahead the next one is."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=5)
+        async with client.lock("warm"):
+            pass
+        for index, proxy in enumerate(proxies):
+            proxy.delay(0.1 + 0.05 * index, "requests")  # no two nodes read the same time
+        requests = []
+        for name in ("first", "second"):
+            before = [len(proxy.commands) for proxy in proxies]
+            async with client.lock(name, ttl=60):
+                pass
+            requests.append([len(proxy.commands) - known for proxy, known in zip(proxies, before, strict=True)])
+        assert max(requests[0]) == 3, "the highest fence had to be written back"
+        assert requests[1].count(2) >= 3
+        assert max(requests[1]) == 2, "all who were asked took what was proposed"
+        for proxy in proxies:
+            proxy.heal()
+
+    run_body(body, [proxy.url for proxy in proxies], colour)
+
+
 # --- fewer nodes --------------------------------------------------------------------------------------------------------
 
 

@@ -31,6 +31,7 @@ from .electorate import Ask, Electorate, Poll
 from .port import Capabilities, LineMember, Member
 
 LEAD_MS = 50  # how far ahead of our clock a proposal is, so that nodes whose clocks are a little ahead can take it too
+MOST_LEAD_MS = 1000  # when votes take long: those of a thousand tasks at once reach the nodes late
 MENDED_AT_ONCE = 50  # leases; a node that came back empty lacks them all, and must not keep the next renewals waiting
 
 
@@ -62,13 +63,14 @@ class QuorumBackend:
         self._runtime = runtime
         self._where: OrderedDict[str, Record] = OrderedDict()  # by token; those touched last come last
         self._asked: set[str] = set()  # tokens that nodes may hold although nobody was told so
+        self._lead_ms = LEAD_MS
 
     # --- the verbs ------------------------------------------------------------------------------------------------------
 
     async def claim(self, claim: Claim, within: float) -> Granted | Refused:
         """See `port.Backend.claim`. Raises NoQuorum when too few nodes say yes or no."""
         each = await self._prepare(claim, within)
-        proposal = fences.floor(self._runtime.wall_ms() + LEAD_MS)
+        proposal = self._proposal()
         asked = self.electorate.ready()
         tally = Tally(asked, len(self.nodes))
 
@@ -82,6 +84,7 @@ class QuorumBackend:
         poll = await self.electorate.poll(
             asked, lambda member: member.vote(claim, proposal, each), count, enough=lambda: tally.doubtful
         )
+        self._took(poll)
         if len(tally.granted) < len(poll.answers):
             self._suspect(poll)
         if tally.won:
@@ -94,6 +97,15 @@ class QuorumBackend:
             raise self.electorate.no_quorum(f"no quorum for '{claim.name}'", poll)
         retry_after = 0.0 if tally.won else tally.retry_after()
         return Refused(retry_after, tally.owner(), tuple(poll.votes()), spent=True)  # what was granted is being taken back
+
+    def _proposal(self) -> int:
+        """A fence that all nodes can take: then they agree, and nothing has to be written back."""
+        return fences.floor(self._runtime.wall_ms() + self._lead_ms)
+
+    def _took(self, poll: Poll) -> None:
+        """The next vote may take as long as this one did."""
+        took = int((self._runtime.now() - poll.began) * 1000)
+        self._lead_ms = LEAD_MS + 2 * took if 2 * took < MOST_LEAD_MS else MOST_LEAD_MS
 
     async def _prepare(self, claim: Claim, within: float) -> float:
         """Get ready for a vote. How long it may take."""

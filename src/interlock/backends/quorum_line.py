@@ -38,7 +38,6 @@ from math import inf
 from statistics import median
 from typing import Any
 
-from ..core import fence as fences
 from ..core.claim import Announced, Claim, Granted, Handed, Refused
 from ..core.lease import DRIFT_RATE
 from ..core.quorum import Tally
@@ -48,7 +47,7 @@ from ..runtime import forks
 from ..runtime.base import Runtime
 from .electorate import Poll
 from .port import LineMember, Member
-from .quorum import LEAD_MS, QuorumBackend
+from .quorum import QuorumBackend
 
 HINT = 0.01  # seconds in which the other nodes are expected to announce what one of them did; as much again is jitter
 SAME_PATH = 2.5  # seconds for which what follows an unanswered request goes down the same connection, for certain
@@ -152,7 +151,7 @@ class QuorumLine(QuorumBackend):
         seat = self._sit(claim)
         try:
             each = await self._prepare(claim, within)
-            proposal = fences.floor(self._runtime.wall_ms() + LEAD_MS)
+            proposal = self._proposal()
             asked, sent_at = self.electorate.ready(), self._runtime.now()
             tally = Tally(asked, len(self.nodes))
 
@@ -169,6 +168,7 @@ class QuorumLine(QuorumBackend):
                 count,
                 enough=lambda: tally.decided or tally.doubtful,
             )
+            self._took(poll)
             self._suspect(poll)
             return await self._judge(claim, seat, tally, sent_at, each, poll)
         finally:
@@ -181,7 +181,7 @@ class QuorumLine(QuorumBackend):
             each = await self._prepare(heir, within)
             record = self._forget(token)  # first: a renewal under way must not heal it any more
             asked, sent_at = sorted({*record.nodes, *self.electorate.ready()}), self._runtime.now()
-            proposal = record.fence + 1 if record.fence else fences.floor(self._runtime.wall_ms() + LEAD_MS)
+            proposal = record.fence + 1 if record.fence else self._proposal()
             tally = Tally(asked, len(self.nodes))
             spoke = held = 0
 

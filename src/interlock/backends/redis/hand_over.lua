@@ -1,4 +1,4 @@
--- Release and claim in one step. stand.lua and serve.lua stand before this and claim.lua behind it: if the token does not hold
+-- Release and claim in one step. stand.lua and serve.lua stand before this, claim.lua and refuse.lua behind it: if the token does not hold
 -- the lock, this is the heir's claim and nothing else. To itself: it keeps the lock unless somebody in line came before it.
 -- KEYS[1] the lock   KEYS[2] its fence counter   KEYS[3] its line   KEYS[4] a quorum's node: its roll
 -- ARGV[1..8] the heir's claim, with a place: see claim.lua

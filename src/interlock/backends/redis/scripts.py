@@ -58,10 +58,10 @@ def _text(part: str) -> bytes:
     return "".join(f"{line}\n" for line in code if line).encode()
 
 
-CLAIM = Script("stand", "claim")
+CLAIM = Script("claim", "stand", "refuse")
 EXTEND = Script("extend")
-RELEASE = Script("serve", "release")
-HAND_OVER = Script("stand", "serve", "hand_over", "claim")
+RELEASE = Script("release", "serve", "pass_on")
+HAND_OVER = Script("stand", "serve", "hand_over", "claim", "refuse")
 RETREAT = Script("stand", "retreat")
 INSPECT = Script("inspect")
 ROLL = Script("roll")

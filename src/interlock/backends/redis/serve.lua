@@ -1,4 +1,4 @@
--- Part of release.lua and hand_over.lua: the lock of somebody who holds it goes to the first in line who can be told.
+-- Part of pass_on.lua and hand_over.lua: the lock of somebody who holds it goes to the first in line who can be told.
 -- KEYS[1] the lock   KEYS[2] its fence counter   KEYS[3] its line: `token inbox ms` by arrival   KEYS[4] a quorum's node: its roll
 local clock = 0 -- the server's, in microseconds, once it was read
 local function now()
@@ -42,20 +42,21 @@ end
 
 -- Serve the first who can be told: only those who came earlier than `before`, if that is given, and at that moment only those
 -- who stand before `own`. Or only those who came earlier than `stands`, which is in line, last of them, and leaves it when nobody
--- else is left. `at` is a time that the server's clock has reached, or 0. Answers the token that has the lock now, its ttl and
--- its fence; or nothing.
-local function serve(before, own, fence, at, idle, epoch, proposal, stands)
+-- else is left. `popped` is the first, if it has been taken out. `at` is a time that the server's clock has reached, or 0. Answers
+-- the token that has the lock now, its ttl and its fence; or nothing.
+local function serve(before, own, fence, at, idle, epoch, proposal, stands, popped)
   for _ = 1, 128 do -- so many dead ones at once; more are left to the next release
     if before and not stands then
       local first = redis.pcall('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
       local arrival = tonumber(first[2])
       if not arrival or arrival > before or (arrival == before and first[1] >= own) then return end
     end
-    local popped = redis.pcall('ZPOPMIN', KEYS[3]) -- no error if the key is not a line: then nobody is in it
-    local member = popped[1]
+    if not popped then popped = redis.pcall('ZPOPMIN', KEYS[3]) end
+    local member, arrived = popped[1], popped[2]
+    popped = nil
     if not member or member == stands then return end
-    if stands and tonumber(popped[2]) >= before then -- at the same moment
-      redis.call('ZADD', KEYS[3], popped[2], member)
+    if stands and tonumber(arrived) >= before then -- at the same moment
+      redis.call('ZADD', KEYS[3], arrived, member)
       break
     end
     local token, inbox, ms = string.match(member, '^(.*) (%S+) (%d+)$')

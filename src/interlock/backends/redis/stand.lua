@@ -1,4 +1,4 @@
--- Part of claim.lua and hand_over.lua: stand in line. Whoever stands there keeps its place.
+-- Part of refuse.lua, retreat.lua and hand_over.lua: stand in line. Whoever stands there keeps its place.
 -- The line is kept as long as an idle counter, or twice the holder's time if that is longer: those who wait claim again by then.
 local function join(line, member, arrival)
   local added = redis.pcall('ZADD', line, 'NX', arrival, member)
