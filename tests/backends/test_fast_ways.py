@@ -104,7 +104,7 @@ def test_each_is_told_at_its_own_time_by_the_one_alarm() -> None:
     asyncio.run(main())
 
 
-def test_all_who_wait_for_the_connection_wake_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_who_wait_for_the_connection_wake_together() -> None:
     """One after the other, each in a turn of the loop of its own, a thousand would wait longer than a request may take."""
 
     async def main() -> None:
@@ -130,7 +130,7 @@ def test_all_who_wait_for_the_connection_wake_together(monkeypatch: pytest.Monke
             opened_at = turns
             return await connect(self, until)
 
-        monkeypatch.setattr(AsyncTransport, "_connect", slow)
+        patch.setattr(AsyncTransport, "_connect", slow)
         ticking = asyncio.ensure_future(tick())
         took = await asyncio.gather(*(one(n) for n in range(200)))
         ticking.cancel()
@@ -138,7 +138,7 @@ def test_all_who_wait_for_the_connection_wake_together(monkeypatch: pytest.Monke
         assert min(took) >= opened_at > 0
         assert max(took) - opened_at < 20
 
-    with no_server():
+    with no_server(), pytest.MonkeyPatch.context() as patch:  # undone in turn: both put the same thing back
         asyncio.run(main())
 
 
