@@ -47,6 +47,9 @@ class World:
     def wall_ms(self) -> int:
         return 0
 
+    def wall_ahead(self) -> float:
+        return 0.0
+
     def jitter(self) -> float:
         return self._jitter
 

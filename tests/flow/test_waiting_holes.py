@@ -694,9 +694,9 @@ def test_a_wrong_wall_clock_does_not_change_the_order(valkey_node: Node) -> None
                 async with client.lock("skew", ttl=30, timeout=20):
                     order.append(who)
 
-            for client, skew in ((ahead, 3_600_000), (behind, -3_600_000)):
-                real = client._site.runtime.wall_ms
-                client._site.runtime.wall_ms = lambda real=real, skew=skew: real() + skew
+            for client, skew in ((ahead, 3_600), (behind, -3_600)):
+                real = client._site.runtime.wall_ahead
+                client._site.runtime.wall_ahead = lambda real=real, skew=skew: real() + skew
             async with holder.lock("skew", ttl=30):
                 jobs = []
                 for client, who in ((ahead, "first"), (right, "second"), (behind, "third")):

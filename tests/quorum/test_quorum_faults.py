@@ -65,6 +65,46 @@ def test_slow_votes_agree_on_a_fence_from_the_second_on(proxies: list[FaultProxy
     run_body(body, [proxy.url for proxy in proxies], colour)
 
 
+@pytest.mark.parametrize("many", [1, 3, 5])
+def test_who_is_far_away_keeps_its_place_in_a_fair_line(five: list[Node], proxies: list[FaultProxy], many: int) -> None:
+    """What it asks takes long to arrive, so that others who came later are at the store first."""
+
+    async def main() -> None:
+        here = urls(five[:many]) if many > 1 else five[0].url
+        there = [proxy.url for proxy in proxies[:many]] if many > 1 else proxies[0].url
+        order: list[str] = []
+
+        async def work(client: interlock.AsyncClient, who: str) -> None:
+            async with client.lock("order", ttl=30, timeout=20, fair=True):
+                order.append(who)
+
+        holder, near, far = (
+            interlock.AsyncClient(here),
+            interlock.AsyncClient(here),
+            interlock.AsyncClient(there, request_timeout=5),
+        )
+        async with holder, near, far:
+            for client in (near, far):
+                async with client.lock("warm"):
+                    pass
+            for proxy in proxies:
+                proxy.delay(0.06, "requests")
+            async with holder.lock("order", ttl=30):
+                jobs = []
+                for client, who in ((far, "first"), (near, "second"), (far, "third"), (near, "fourth")):
+                    jobs.append(asyncio.create_task(work(client, who)))
+                    await asyncio.sleep(0.02)
+                async with asyncio.timeout(10):
+                    while (await holder.inspect("order")).waiters < 2:
+                        await asyncio.sleep(0.05)
+            await asyncio.gather(*jobs)
+            for proxy in proxies:
+                proxy.heal()
+        assert order == ["first", "second", "third", "fourth"]
+
+    asyncio.run(main())
+
+
 # --- fewer nodes --------------------------------------------------------------------------------------------------------
 
 

@@ -60,7 +60,7 @@ LATE = 2.0  # for how long announcements to somebody who has left are expected: 
 class Seat:
     """A token that waits."""
 
-    __slots__ = ("after", "asking", "axes", "axis", "due", "loose", "name", "place", "rung", "splits", "turn")
+    __slots__ = ("after", "asking", "axis", "due", "loose", "name", "place", "rung", "splits", "turn")
 
     def __init__(self, claim: Claim, turn: Turn) -> None:
         self.name = claim.name
@@ -72,7 +72,6 @@ class Seat:
         self.splits = 0  # votes in a row that were split
         # What is added to our clock in answers, so that it is near those of the nodes: it orders the lines.
         self.axis = 0.0
-        self.axes: dict[int, float] = {}
         self.after: dict[int, int] = {}  # the highest fence of each node in its last answer
         self.loose: dict[int, float] = {}  # nodes that owe it an answer: since when; for ever if the path broke
 
@@ -123,6 +122,7 @@ class QuorumLine(QuorumBackend):
         for member in members:
             member.elect()
         self._readings: list[tuple[float, float] | None] = [None] * len(members)  # when we asked, and the node's clock then
+        self._ahead: dict[int, float] = {}  # how far each node's clock is ahead of ours, as far as we know
         self._start_afresh()
         forks.watch(self)
 
@@ -244,7 +244,9 @@ class QuorumLine(QuorumBackend):
         tally.count(index, seat.heed(index, outcome, sent_at))
         if isinstance(outcome, Refused) and outcome.at > 0:
             self._readings[index] = sent_at, outcome.at
-            seat.axes[index] = outcome.at - (sent_at + self._runtime.now()) / 2
+            # It was read between asking and now. What is known is changed no more than need be: it grows more exact with each.
+            now, known = self._runtime.now(), self._ahead.get(index) or self._runtime.wall_ahead()
+            self._ahead[index] = min(max(known, outcome.at - now), outcome.at - sent_at)
 
     async def _judge(
         self,
@@ -273,8 +275,8 @@ class QuorumLine(QuorumBackend):
         with self._guard:
             seat.turn = Turn(self.needed, len(self.nodes), kept)
             seat.asking = False
-            if seat.axes and not seat.axis:
-                seat.axis = median(seat.axes.values())
+            if self._ahead and not seat.axis:
+                seat.axis = median(self._ahead.values())
             rung = seat.rung
         seat.splits = seat.splits + 1 if kept else 0
         retry_after = tally.retry_after()

@@ -110,15 +110,14 @@ class Hub:
         """What to add to a moment of our clock to have it on the store's, as near as we can tell."""
         if self._offset is not None:
             return self._offset
-        return self._runtime.wall_ms() / 1000 - self._runtime.now() if self._line.capabilities.hosts else 0.0
+        return self._runtime.wall_ahead() if self._line.capabilities.hosts else 0.0
 
     def set_clock(self, sent_at: float, at: float) -> None:
         """The store's clock read `at` at some moment between `sent_at` and now. What we know is changed no more than need be:
         between clients it is the difference that counts."""
         if at:
             latest, earliest = at - sent_at, at - self._runtime.now()
-            known = self.offset() if self._offset is not None or not self._line.capabilities.hosts else (latest + earliest) / 2
-            self._offset = min(max(known, earliest), latest)
+            self._offset = min(max(self.offset(), earliest), latest)
 
     def hush(self) -> None:
         """Listen no longer than to what wakes it next. (To close the store does, which spares a thread half a second.)"""

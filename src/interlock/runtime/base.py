@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from ..core import token
 
 T = TypeVar("T")
+LOOKS = 5  # at two clocks that are to be compared
 
 Ended = Callable[[int, "T | BaseException"], bool]
 """Told which one ended, and with what result or exception. True: enough, stop the others."""
@@ -50,6 +51,9 @@ class Runtime(Protocol):
 
     def wall_ms(self) -> int:
         """Milliseconds on the wall clock. Only lifts fences (see `core.fence`); validity must never rest on it."""
+
+    def wall_ahead(self) -> float:
+        """Seconds that the wall clock is ahead of `now`. Only orders those who wait, where a store's clock leaves it open."""
 
     def jitter(self) -> float:
         """A random number in [0, 1)."""
@@ -158,6 +162,14 @@ class World:
     def wall_ms(self) -> int:
         """See `Runtime.wall_ms`."""
         return time.time_ns() // 1_000_000
+
+    def wall_ahead(self) -> float:
+        """See `Runtime.wall_ahead`. Of several looks the one that took least: others may run between two clocks."""
+        looks = []
+        for _ in range(LOOKS):
+            before, wall, after = now(), time.time(), now()
+            looks.append((after - before, wall - (before + after) / 2))
+        return min(looks)[1]
 
     def jitter(self) -> float:
         """See `Runtime.jitter`."""

@@ -43,6 +43,10 @@ class SimRuntime:
         """See `Runtime.wall_ms`. It starts some days after the epoch, and may jump."""
         return EPOCH_MS + int((1_000_000.0 + self.kernel.now + self.process.wall_offset) * 1000)
 
+    def wall_ahead(self) -> float:
+        """See `Runtime.wall_ahead`. Nodes have no epoch."""
+        return 1_000_000.0 + self.kernel.now + self.process.wall_offset - self.now()
+
     def jitter(self) -> float:
         """See `Runtime.jitter`."""
         return self.kernel.random.random()
