@@ -167,7 +167,7 @@ class World:
         """See `Runtime.wall_ahead`. Of several looks the one that took least: others may run between two clocks."""
         looks = []
         for _ in range(LOOKS):
-            before, wall, after = now(), time.time(), now()
+            before, wall, after = now(), time.time_ns() / 1e9, now()
             looks.append((after - before, wall - (before + after) / 2))
         return min(looks)[1]
 
