@@ -213,7 +213,7 @@ def test_max_hold_and_progress_end_renewal(store: str, colour: str) -> None:
         await taken.release()
 
         lease = await client.lock("x", ttl=TTL, progress=2 * TTL).acquire()
-        for _ in range(16):
+        for _ in range(10):
             await kit.sleep(TTL / 4)
             lease.progress()
         assert await lease.wait_lost(PATIENCE)

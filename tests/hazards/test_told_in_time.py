@@ -35,6 +35,7 @@ from .support import LIMIT, SCALE, Worker, now, scaled
 
 FAULTS = ["blackhole", "drop replies", "cut and refuse", "cut and blackhole"]
 WAYS = ["gate", "transaction"]
+SPARE = 3 if SCALE < 2 else 0  # rounds that may be played again
 TTLS = [0.5, 0.8, 1.2, 2.0] if SCALE >= 2 else [0.5, 0.9]
 LEASES = 8  # of each client
 
@@ -66,9 +67,11 @@ def test_told_before_a_rival_gets_in_on_valkey(valkey_node: Node, colour: str) -
     rounds = scaled(1) if SCALE < 2 else scaled(1.6)
     faults = FAULTS * (1 if SCALE < 2 else 2)
     trials: list[dict[str, Any]] = []
+    rows: list[list[dict[str, Any]]] = []
     with Worker("told_worker.py", "holder", colour) as holder, Worker("told_worker.py", "rival") as rival, ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(valkey_node.port)) for _ in faults]
-        for turn in range(rounds):
+        while len(trials) < rounds * len(faults) * LEASES:
+            turn = len(rows)
             # A database number, so that a new connection has something to ask before it is of use.
             stores = [
                 {"url": f"{proxy.url}/1", "ttls": TTLS, "names": names(turn, number)} for number, proxy in enumerate(proxies)
@@ -85,7 +88,8 @@ def test_told_before_a_rival_gets_in_on_valkey(valkey_node: Node, colour: str) -
             for proxy in proxies:
                 proxy.heal()
             assert holder.ask("healed") == "closed"
-            trials += joined(told, grants, holder.hear())
+            rows.append(joined(told, grants, holder.hear()))
+            trials = counted(rows)
     judge(trials, rounds * len(faults) * LEASES, f"valkey, {colour}")
 
 
@@ -97,12 +101,14 @@ def test_told_before_a_rival_gets_in_on_sqlite(tmp_path: Path, colour: str) -> N
     places = list(zip(kinds, cycle(WAYS), strict=False))
     files = [str(tmp_path / f"{number}.db") for number in range(len(places))]
     trials: list[dict[str, Any]] = []
+    rows: list[list[dict[str, Any]]] = []
     with (
         Worker("told_worker.py", "holder", colour) as holder,
         Worker("told_worker.py", "rival") as rival,
         Worker("told_worker.py", "locker") as locker,
     ):
-        for turn in range(rounds):
+        while len(trials) < rounds * len(places) * LEASES:
+            turn = len(rows)
             stores = [
                 {"url": f"sqlite://{file}", "ttls": ttls, "names": names(turn, number)}
                 for number, (file, (ttls, _)) in enumerate(zip(files, places, strict=True))
@@ -118,7 +124,8 @@ def test_told_before_a_rival_gets_in_on_sqlite(tmp_path: Path, colour: str) -> N
             assert locker.hear() == "open"
             grants = rival.hear()
             assert holder.ask("healed") == "closed"
-            trials += joined(told, grants, holder.hear())
+            rows.append(joined(told, grants, holder.hear()))
+            trials = counted(rows)
     judge(trials, rounds * len(places) * LEASES, f"sqlite, {colour}")
 
 
@@ -178,6 +185,19 @@ def joined(told: list[dict[str, Any]], answer: dict[str, Any], gaps: list[tuple[
         begin, end = trial["deadline"] - trial["margin"], trial["deadline"] + 0.01
         trial["starved"] = any(begin < until and since < end for since, until in gaps)
     return told
+
+
+def counted(rows: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The trials of the rounds that count. When the machine stood still at the moment that matters, a round of a short run says
+    nothing about the telling, and is played again; what holds whatever runs has to hold there too."""
+    spare, trials = SPARE, []
+    for row in rows:
+        if spare and any(trial["starved"] for trial in row):
+            spare -= 1
+            assert all(trial["lost"] is True and trial["grant"][1] >= trial["deadline"] for trial in row)
+        else:
+            trials += row
+    return trials
 
 
 def judge(trials: list[dict[str, Any]], wanted: int, where: str) -> None:

@@ -167,7 +167,7 @@ class Crowd:
 @pytest.mark.timeout(LIMIT + 60)
 def test_killed_at_random_while_many_contend(stage: Stage, tmp_path: Path) -> None:
     """Nobody stalls for longer than a ttl, nobody starves, two never hold it, and nothing is left."""
-    seconds, many = (60.0, 20) if FULL else (8.0, 8)
+    seconds, many = (60.0, 20) if FULL else (5.0, 8)
     order = {"stores": stage.stores, "ttl": TTL, "hold": 0.01, "each": 2, "fair": False, "timeouts": [None, None, None, 1.0]}
     dice = random.Random(11)
     with ExitStack() as stack, interlock.Client(stage.stores, request_timeout=5) as observer:

@@ -199,7 +199,7 @@ def test_the_check_of_fences_can_fail() -> None:
 
 @pytest.mark.timeout(900)
 def test_fences_grow_while_nodes_are_killed_frozen_and_cut(persistent: list[Node], tmp_path: Path) -> None:
-    wanted = int(1500 * SCALE)
+    wanted = int(1000 * SCALE)
     rows = grants_under_fire(persistent, tmp_path, "", wanted, limit=25 * SCALE + 20)
     assert len(rows) >= wanted * 0.9
     assert fence_faults(rows) == []
@@ -212,7 +212,7 @@ def test_max_of_the_counters_without_writing_it_back_is_caught(persistent: list[
     for turn in range(3):
         directory = tmp_path / str(turn)
         directory.mkdir()
-        found = fence_faults(grants_under_fire(persistent, directory, "max only", 2000, 30))
+        found = fence_faults(grants_under_fire(persistent, directory, "max only", 1000, 15))
         if found:
             break
     assert found
