@@ -230,6 +230,7 @@ def test_without_its_roll_a_node_serves_nobody(member: Member, step: Step) -> No
         assert isinstance(step(lined.claim(ticket(lined, step, "b", 2), 5.0)), Refused)
         if verb == "release":
             assert step(lined.release("x", token("a"), 5.0)) is True
+            assert step(lined.inspect("x", 5.0)).waiters == 1, "who waits keeps its place"
         else:
             assert step(lined.hand_over("x", token("a"), ticket(lined, step, "c", 3), 9, 5.0)) == Unmarked()
         assert heard(lined, step) == []
