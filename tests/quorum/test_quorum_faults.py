@@ -16,8 +16,10 @@ import redis
 import interlock
 from interlock.backends.electorate import Electorate
 from interlock.backends.registry import open_backend
+from interlock.core.claim import Claim, Granted, Place, Refused, Renewal
 from interlock.runtime.aio import AsyncioRuntime
 from interlock.testing import FaultProxy, Node
+from interlock.testing.conformance import backend_of, expect, let_go, take, token_of
 from interlock.testing.faces import Kit, run_body
 
 from ..flow.test_cancellation import WAYS, sweep
@@ -140,6 +142,38 @@ def test_a_minority_that_is_gone_costs_nothing_but_its_votes(five: list[Node], c
     run_body(body, urls(five), colour)
     five[1].restart() if how == "killed" else five[1].resume()
     assert gone([five[0], five[1], five[2], five[4]], "x"), "also on the one that woke up"
+
+
+@pytest.mark.parametrize("verb", ["claim", "stand in line", "extend", "renew"])
+def test_a_node_that_rests_is_asked_when_others_fail(five: list[Node], colour: str, verb: str) -> None:
+    """It was slow a moment ago, so it is left alone; then two others die. Three of five are there, and three are enough."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=5)
+        backend: Any = backend_of(client)
+        held, name, token = await take(client, "held"), "x" if verb == "claim" else "y", token_of(client)
+        inbox = await backend.open_inbox(5.0)
+        other = await take(client, "y", 20.0)
+        place = Place(1, inbox, 3.0) if verb == "stand in line" else None
+        five[1].kill()
+        five[3].kill()
+        for node in backend.electorate.nodes:
+            node.health.answered()
+        backend.electorate.nodes[4].health.failed(time.monotonic() + 10, 1.0)
+        assert 4 not in backend.electorate.ready()
+        if verb == "extend":
+            assert isinstance(await backend.extend("held", held.token, 30.0, 5.0, held.fence), Granted)
+        elif verb == "renew":
+            expect(await backend.renew([held], 5.0), held)
+        else:
+            answer = await backend.claim(Claim(name, token, 20.0, place), 5.0)
+            assert isinstance(answer, Refused if place else Granted)
+        if place:
+            assert all(node.command("ZCARD", "interlock:{y}:line") == 1 for node in (five[0], five[2], five[4]))
+        await let_go(client, held, Renewal(name, token, 1.0, 0), other)
+        assert gone([five[0], five[2], five[4]], name), "also on the one that was asked last"
+
+    run_body(body, urls(five), colour)
 
 
 @pytest.mark.parametrize("how", ["frozen", "killed"])

@@ -63,6 +63,12 @@ class Poll:
         self.answers: dict[int, Any] = {}  # and errors, as they are
         self.times: dict[int, float] = {}  # when they came
 
+    def add(self, other: Poll) -> None:
+        """What others had to say, who were asked later."""
+        self.asked = [*self.asked, *other.asked]
+        self.answers |= other.answers
+        self.times |= other.times
+
     def votes(self) -> list[Vote]:
         """What each node had to say. Words take time, so they are made only for those who read them."""
         return [self._electorate.vote(index, self) for index in range(len(self._electorate.nodes))]
@@ -100,6 +106,10 @@ class Electorate:
             ):
                 ready.append(index)
         return ready if len(ready) >= self.needed else self.able()
+
+    def resting(self, asked: Sequence[int]) -> list[int]:
+        """Those who may vote and were not asked. When too few of the others answer it is for them to decide."""
+        return [index for index in self.able() if index not in asked]
 
     def _probe(self, node: Node, now: float) -> bool:
         """A silent node rests. Whether it has rested already: then it is tried once more, and rests longer."""

@@ -5,6 +5,7 @@ outcome; a node that is frozen or far away costs nothing. Decisions are in `core
 puts the questions.
 
 Interleavings and where each is handled
+- too few of those answer that were thought to be well: nodes that rest are asked too, while there is time
 - a node is late: its answer is not awaited; the release follows its request down the same connection (the member's duty)
 - split vote, or a grant that not enough nodes can be taught the fence of: taken back everywhere, refused, asked again later
 - cancelled while votes are out: `undo` takes back what any node may have granted
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -27,7 +28,7 @@ from ..core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked
 from ..core.quorum import Extensions, Tally
 from ..errors import Unavailable, UsageError
 from ..runtime.base import Runtime
-from .electorate import Ask, Electorate, Poll
+from .electorate import Electorate, Poll
 from .port import Capabilities, LineMember, Member
 
 LEAD_MS = 50  # how far ahead of our clock a proposal is, so that nodes whose clocks are a little ahead can take it too
@@ -84,6 +85,9 @@ class QuorumBackend:
         poll = await self.electorate.poll(
             asked, lambda member: member.vote(claim, proposal, each), count, enough=lambda: tally.doubtful
         )
+        if tally.hopeless and (resting := self.electorate.resting(asked)) and (left := self._time_left(poll, each)) > 0:
+            self._remember(claim.token, tally.ask(resting), claim.ttl)
+            poll.add(await self.electorate.poll(resting, lambda member: member.vote(claim, proposal, left), count))
         self._took(poll)
         if len(tally.granted) < len(poll.answers):
             self._suspect(poll)
@@ -107,6 +111,10 @@ class QuorumBackend:
         took = int((self._runtime.now() - poll.began) * 1000)
         self._lead_ms = LEAD_MS + 2 * took if 2 * took < MOST_LEAD_MS else MOST_LEAD_MS
 
+    def _time_left(self, poll: Poll, within: float) -> float:
+        """What is left of the time for a question, when others have to be asked as well."""
+        return within - (self._runtime.now() - poll.began)
+
     async def _prepare(self, claim: Claim, within: float) -> float:
         """Get ready for a vote. How long it may take."""
         if not self.electorate.settled():
@@ -124,7 +132,7 @@ class QuorumBackend:
         """See `port.Backend.extend`. Needs a quorum; heals nodes that lost the lease or never had it."""
         lease, ready = Renewal(name, token, ttl, fence), self.electorate.ready()
         (answer,) = await self._extend(
-            [lease], ready, lambda member: member.extend(name, token, ttl, within, fence), within, hear_out=False
+            [lease], ready, lambda member, within: member.extend(name, token, ttl, within, fence), within, hear_out=False
         )
         assert answer is not None  # noqa: S101 - NoQuorum was raised
         return answer
@@ -139,7 +147,7 @@ class QuorumBackend:
             return []
         until = self._runtime.now() + within
         outcomes = await self._extend(
-            leases, self.electorate.ready(), lambda member: member.renew(leases, within), within, hear_out=True
+            leases, self.electorate.ready(), lambda member, within: member.renew(leases, within), within, hear_out=True
         )
         await self.electorate.readmit(max(until - self._runtime.now(), 0.001))
         return outcomes
@@ -237,7 +245,12 @@ class QuorumBackend:
     # --- an extension ---------------------------------------------------------------------------------------------------
 
     async def _extend(
-        self, leases: Sequence[Renewal], asked: Sequence[int], ask: Ask, within: float, hear_out: bool
+        self,
+        leases: Sequence[Renewal],
+        asked: Sequence[int],
+        ask: Callable[[Member, float], Coroutine[Any, Any, Any]],
+        within: float,
+        hear_out: bool,
     ) -> Sequence[Granted | Gone | None]:
         """Extend leases on these nodes, and mend where they differ. Raises NoQuorum when nothing is certain about any.
 
@@ -251,11 +264,18 @@ class QuorumBackend:
                 tally.count(index, [answer] if isinstance(answer, Granted | Gone) else answer)
             return tally.certain and not hear_out
 
-        for lease in leases:  # now, not later: a release takes the token off the record, and there it must stay
-            if lease.token in self._where:
-                self._remember(lease.token, asked, lease.ttl)
-        poll = await self.electorate.poll(asked, ask, count, finish=True, enough=(lambda: tally.certain) if hear_out else None)
-        if all(outcome is None for outcome in tally.outcomes):
+        def remember(nodes: Sequence[int]) -> None:
+            for lease in leases:  # now, not later: a release takes the token off the record, and there it must stay
+                if lease.token in self._where:
+                    self._remember(lease.token, nodes, lease.ttl)
+
+        remember(asked)
+        enough = (lambda: tally.certain) if hear_out else None
+        poll = await self.electorate.poll(asked, lambda member: ask(member, within), count, finish=True, enough=enough)
+        if tally.hopeless and (resting := self.electorate.resting(asked)) and (left := self._time_left(poll, within)) > 0:
+            remember(resting)
+            poll.add(await self.electorate.poll(resting, lambda member: ask(member, left), count, finish=True, enough=enough))
+        if tally.hopeless:
             what = f"extend '{leases[0].name}'" if len(leases) == 1 else f"extend {len(leases)} leases"
             raise self.electorate.no_quorum(f"no quorum to {what}", poll)
         await self._mend(leases, tally, until)

@@ -168,6 +168,14 @@ class QuorumLine(QuorumBackend):
                 count,
                 enough=lambda: tally.decided or tally.doubtful,
             )
+            if tally.hopeless and (resting := self.electorate.resting(asked)) and (left := self._time_left(poll, each)) > 0:
+                self._remember(claim.token, tally.ask(resting), claim.ttl)
+                seat.sends(resting, sent_at)
+                poll.add(
+                    await self.electorate.poll(
+                        resting, lambda member: member.vote(self._at(member, claim), proposal, left), count
+                    )
+                )
             self._took(poll)
             self._suspect(poll)
             return await self._judge(claim, seat, tally, sent_at, each, poll)

@@ -50,6 +50,11 @@ class Tally:
         self.refused: dict[int, Refused] = {}
         self._open = len(asked)  # so many have not answered
 
+    def ask(self, more: Sequence[int]) -> Sequence[int]:
+        """These are asked as well."""
+        self._open += len(more)
+        return more
+
     def count(self, node: int, answer: object) -> None:
         """A node has answered, or failed to (anything that is neither Granted nor Refused). Once each."""
         self._open -= 1
@@ -142,6 +147,11 @@ class Extensions:
     def certain(self) -> bool:
         """Nothing is open any more."""
         return None not in self.outcomes
+
+    @property
+    def hopeless(self) -> bool:
+        """Nothing is certain about any of them."""
+        return all(outcome is None for outcome in self.outcomes)
 
     def lacking(self) -> list[tuple[int, int, int]]:
         """Which leases that a quorum extended are missing on which nodes, and free there: (lease, its fence, node)."""

@@ -86,12 +86,22 @@ class Task:
         "error",
         "fuse",
         "op",
+        "place",
         "process",
         "result",
         "then",
     )
 
-    def __init__(self, kernel: Kernel, process: Process, work: Coroutine[Any, Any, Any], then: Callable[[Task], None]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        process: Process,
+        work: Coroutine[Any, Any, Any],
+        then: Callable[[Task], None],
+        place: int = 0,
+        soon: bool = True,
+    ) -> None:
+        """It begins after all that is due already; if not `soon`, when somebody calls `begin`."""
         self._kernel = kernel
         self._work = work
         self._waiting: Future | None = None
@@ -99,6 +109,7 @@ class Task:
         self._turn: Turn = process, self._step, None  # one for all its turns: there are hundreds of thousands
         self.process = process
         self.then = then  # called once it has ended
+        self.place = place  # among those that were begun together
         self.done = False
         self.result: Any = None
         self.error: BaseException | None = None
@@ -106,7 +117,14 @@ class Task:
         self.op: str = kernel.current.op if kernel.current is not None else ""  # on whose behalf
         kernel.alive[self] = None
         self._scheduled = True
-        kernel.ready.append(self._turn)
+        if soon:
+            kernel.ready.append(self._turn)
+
+    def begin(self) -> None:
+        """Run up to the first wait, now."""
+        outer = self._kernel.current
+        self._step(None)
+        self._kernel.current = outer
 
     def wake(self) -> None:
         """Have it run on."""
@@ -123,16 +141,22 @@ class Task:
             self._waiting.task = None
             self.wake()
 
-    def bury(self) -> None:
-        """The world ends here: what it waits for will not come."""
-        self.then = lambda task: None
-        self._must_cancel = True
+    def interrupt(self) -> None:
+        """Cancel it, now: unless it has something to clean up, it has ended then."""
+        self._must_cancel = self._scheduled = True
         if self._waiting is not None:
             self._waiting.task = None
             self._waiting = None
-        self._step(None)
+        self.begin()
+
+    def bury(self) -> None:
+        """The world ends here: what it waits for will not come."""
+        self.then = lambda task: None
+        self.interrupt()
 
     def _step(self, _: None) -> None:
+        if not self._scheduled:  # it was interrupted, with this turn on its way
+            return
         kernel = self._kernel
         self._scheduled = False
         kernel.current = self  # tasks are stepped by nobody but the kernel, one at a time

@@ -21,6 +21,7 @@ class SimMember:
     """See `port.LineMember` and `port.Line`."""
 
     capabilities = Capabilities(processes=True, hosts=True, survives=True, foreign=False, lines=True)
+    light = True  # see `Runtime.race`
     path_type: Callable[..., Path] = Path
 
     def __init__(self, link: Link, runtime: SimRuntime) -> None:

@@ -1,7 +1,7 @@
 """The simulated world of one process: what flows get in place of asyncio. See `runtime.base.Runtime` for each method.
 
-It behaves as the asyncio colour does: a race is a task for each, what is left to finish goes on beside the caller, a shield
-takes a cancellation and raises it afterwards.
+It behaves as the asyncio colour does: those in a race that are light are begun and interrupted by it, what is left to finish
+goes on beside the caller, a shield takes a cancellation and raises it afterwards.
 """
 
 from __future__ import annotations
@@ -148,48 +148,52 @@ class SimRuntime:
         bored: Bored | None = None,
         light: bool = False,
     ) -> None:
-        """See `Runtime.race`."""
-        over: list[Task] = []
-        turn = Future()  # not a bell: this is where half of the time goes
-        closed = False
-
-        def then(task: Task) -> None:
-            over.append(task)
-            turn.settle()
-
-        async def impatience(bored: Bored) -> None:
-            while not closed and (pause := bored()) > 0:  # it may outlive the race, as one of those that are left to finish
-                await self.sleep(pause)
-
+        """See `Runtime.race`. As in `runtime.aio_race`: light work is begun and interrupted here, other work a turn later."""
         kernel, process = self.kernel, self.process
-        tasks = [Task(kernel, process, one, then) for one in work]
-        pending = len(tasks)
-        if bored is not None:
-            tasks.append(Task(kernel, process, impatience(bored), then))
+        turn, left = Future(), len(work)  # until it is over; so many have not ended
+        failure: BaseException | None = None  # what `ended` raised
+
+        def told(task: Task) -> None:
+            nonlocal left, failure
+            left -= 1
+            try:
+                enough = failure is None and ended(task.place, task.result if task.error is None else task.error)
+            except BaseException as error:  # noqa: BLE001 - raised by the race itself
+                failure, enough = error, True
+            if enough or not left:
+                turn.settle()
+
+        def look(bored: Bored) -> None:
+            if not turn.done:
+                pause = bored()
+                if pause > 0:
+                    kernel.at(process.host(self.now() + pause) + 1e-9, process, look, bored)
+                else:
+                    turn.settle()
+
+        tasks = [Task(kernel, process, one, told, place, not light) for place, one in enumerate(work)]
         try:
-            while pending:
+            if light:
+                for task in tasks:
+                    task.begin()
+            if bored is not None:
+                look(bored)
+            if left:
                 await turn
-                turn = Future()
-                while over:
-                    task = over.pop(0)
-                    number = tasks.index(task)
-                    if number == len(work):  # impatience
-                        return
-                    pending -= 1
-                    if ended(number, task.error if task.error is not None else task.result):
-                        return
+            if failure is not None:
+                raise failure
         except BaseException:
             finish = False
             raise
         finally:
-            closed = True
+            turn.settle()
             rest: list[Task] = [task for task in tasks if not task.done]
             if finish:
                 for task in rest:
                     self._finishing.add(id(task))
                     task.then = self._finished
             elif rest:
-                await self.stop(rest)
+                await self.stop(rest, light)
 
     def _finished(self, task: Task) -> None:
         self._finishing.discard(id(task))
@@ -197,7 +201,7 @@ class SimRuntime:
         for future in waiting:
             future.settle()
 
-    async def stop(self, tasks: Sequence[Task]) -> None:
+    async def stop(self, tasks: Sequence[Task], at_once: bool = False) -> None:
         """Cancel them, none of which has ended, and wait until they have."""
         left, turn = len(tasks), Future()
 
@@ -208,7 +212,10 @@ class SimRuntime:
 
         for task in tasks:
             task.then = then
-            task.cancel()
+            if at_once:
+                task.interrupt()
+            else:
+                task.cancel()
         cancelled: Cancelled | None = None
         while left:
             try:
