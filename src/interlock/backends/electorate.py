@@ -84,7 +84,7 @@ class Electorate:
         self.high = 0  # the highest fence
         self._address = address
         self._runtime = runtime
-        self._light = all(getattr(member, "light", False) for member in members)
+        self.light = all(getattr(member, "light", False) for member in members)
         self._open_yet = False
         self._opening = 0.0  # until when somebody is at it
         self._vet_again = 0.0
@@ -148,7 +148,7 @@ class Electorate:
             return 0.0 if enough is None or enough() else min(max(SILENT, now() - poll.began), LOOK_AGAIN)
 
         work = [ask(nodes[index].member) for index in asked]
-        await self._runtime.race(work, ended, finish, None if enough is None else bored, self._light)
+        await self._runtime.race(work, ended, finish, None if enough is None else bored, self.light)
         return poll
 
     def vote(self, index: int, poll: Poll) -> Vote:

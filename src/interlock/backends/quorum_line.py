@@ -398,7 +398,7 @@ class QuorumLine(QuorumBackend):
                     cause="closed",
                 )
             moment = min(until, self._next())
-            await self._runtime.race([self._listen(index, moment) for index in listening], _raises)
+            await self._runtime.race([self._listen(index, moment) for index in listening], _raises, light=self.electorate.light)
             if now() >= until:
                 return self._ripe(now())
 

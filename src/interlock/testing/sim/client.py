@@ -23,7 +23,7 @@ from .wire import Link
 if TYPE_CHECKING:
     from .world import World
 
-TRIES = 40  # of somebody who does not wait in line but tries again and again: it is there at the moment a lease ends
+TRIES = 24  # of somebody who does not wait in line but tries again and again: it is there at the moment a lease ends
 PATIENCE = 60  # questions without an answer, after the faults are over, before somebody is called stuck
 
 
@@ -126,7 +126,7 @@ class Actor:
         hold = None
         for number in range(tries):
             if number:
-                await self._runtime.sleep(self.world.plan.ttl * self._random.uniform(0.003, 0.03))
+                await self._runtime.sleep(self.world.plan.ttl * self._random.uniform(0.005, 0.05))
                 self.world.record(self.name, "ask", name=name, lease=lease)
             hold = await acquiring.try_acquire(self.client.site, name, self.world.plan.ttl, policy)
             if hold is not None:

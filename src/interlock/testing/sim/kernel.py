@@ -207,7 +207,8 @@ class Kernel:
         self.alive: dict[Task, None] = {}  # tasks that have not ended
         self.ready: deque[Turn] = deque()  # due now
         self.note: Callable[[str, str], None] | None = None  # (who, what): written into the timeline, if somebody wants one
-        self.queue: list[tuple[float, float, Process | None, Callable[[Any], object] | None, Any]] = []  # due later
+        # Due later: a call and its argument, or a future and what it is settled with.
+        self.queue: list[tuple[float, float, Process | None, Callable[[Any], object] | Future | None, Any]] = []
         self.number: Callable[[], int] = count().__next__  # of the next event in the queue
 
     def at(self, moment: float, process: Process | None, call: Callable[..., object], *args: Any) -> None:
@@ -262,7 +263,12 @@ class Kernel:
                 self.now, _, process, due, argument = heappop(queue)
                 if due is None:
                     return
-                call = due
+                if not isinstance(due, Future):
+                    call = due
+                elif due.done:  # of a question that has been answered: a seventh of all events
+                    continue
+                else:
+                    call = due.settle
             if process is not None and process.paused:
                 process.backlog.append((False, call, argument))
             else:

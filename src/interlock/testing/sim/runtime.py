@@ -76,7 +76,7 @@ class SimRuntime:
         kernel, process = self.kernel, self.process
         moment = process.host(moment) + 1e-9
         now = kernel.now
-        heappush(kernel.queue, (moment if moment > now else now, kernel.number(), process, future.settle, value))
+        heappush(kernel.queue, (moment if moment > now else now, kernel.number(), process, future, value))
 
     async def sleep(self, seconds: float) -> None:
         """See `Runtime.sleep`."""
