@@ -35,6 +35,10 @@ class Round(NamedTuple):
     commands: float
     pushes: float
 
+    def gap(self, share: float) -> float:
+        """A percentile of the gaps."""
+        return sorted(self.gaps)[int(len(self.gaps) * share)]
+
 
 def commands(nodes: list[Node]) -> tuple[int, int]:
     """All commands that the nodes have run but for our own looking, and the pushes among them."""
@@ -208,8 +212,7 @@ def table(title: str, rounds: int, subjects: dict[str, Callable[[], Round]]) -> 
     floor = floor_p50 = 0.0
     for name, results in seen.items():
         total = statistics.median(result.total for result in results)
-        gaps = sorted(gap for result in results for gap in result.gaps)
-        p50, p99 = gaps[len(gaps) // 2], gaps[int(len(gaps) * 0.99)]
+        p50, p99 = (statistics.median(result.gap(share) for result in results) for share in (0.5, 0.99))
         floor, floor_p50 = floor or total, floor_p50 or p50
         each = statistics.median(result.commands for result in results)
         pushes = statistics.median(result.pushes for result in results)
@@ -231,11 +234,12 @@ client.inspect("ours")
 said = []
 def work(delay):
     time.sleep(delay)
+    before = time.monotonic()
     lease = lock.acquire(timeout=120)
     granted = time.monotonic()
     time.sleep(0.001)
-    # When it came, told from here: a stamp before the call is early by as long as others have the processor between the two.
-    said.append((granted - lease.waited, granted, time.monotonic(), lease.fence))
+    # When it came: after `before`, and before the other moment. The two differ by as long as others had the processor between.
+    said.append((granted, time.monotonic(), before, granted - lease.waited, lease.fence))
     lease.release()
 print("ready", flush=True)
 start, step = map(float, sys.stdin.readline().split())
@@ -250,7 +254,11 @@ client.close()
 
 
 def processes(many: int, counts: list[int], part: str) -> None:
-    """So many processes share the waiters among them; they arrive one after the other, two milliseconds apart."""
+    """So many processes share the waiters among them; they arrive one after the other, two milliseconds apart.
+
+    An inversion is a grant to somebody who had not even called when the next one was in line. (It *may* be one if the next one
+    had called before; which of the two the lock heard of first, nobody can tell.)
+    """
     with ExitStack() as stack:
         if part == "file":
             nodes, url = [], f"sqlite://{stack.enter_context(tempfile.TemporaryDirectory())}/locks.db"
@@ -261,7 +269,10 @@ def processes(many: int, counts: list[int], part: str) -> None:
             nodes = [stack.enter_context(Node())]
             url = nodes[0].url
         print(f"\n{many} who wait in processes, {part}")
-        print(f"  {'':<24}{'served':>8}{'total':>10}{'gap p50':>10}{'p99':>10}{'commands':>10}{'pushes':>8}{'inversions':>12}")
+        heads = (
+            f"{head:>{width}}" for head, width in {"served": 8, "total": 10, "gap p50": 10, "p99": 10, "commands": 10}.items()
+        )
+        print(" " * 26 + "".join(heads) + f"{'pushes':>8}{'inversions':>12}{'perhaps':>10}")
         for count in counts:
             for order in ("barging", "fair"):
                 print(f"  {f'{count} processes, {order}':<24}" + _processes(url, nodes, many, count, order))
@@ -297,15 +308,16 @@ def _processes(url: str, nodes: list[Node], many: int, count: int, order: str) -
         after = commands(nodes)
         for worker in workers:
             worker.communicate(timeout=60)
-    rows.sort(key=lambda row: row[1])
-    assert [row[3] for row in rows] == sorted({row[3] for row in rows}), "fences grow with the grants"
-    ends = [released] + [row[2] for row in rows]
-    gaps = sorted(row[1] - end for row, end in zip(rows, ends, strict=False))
-    inverted = sum(a[0] > b[0] for a, b in pairwise(rows)) / max(len(rows) - 1, 1)
+    rows.sort()
+    assert [row[4] for row in rows] == sorted({row[4] for row in rows}), "fences grow with the grants"
+    ends = [released] + [row[1] for row in rows]
+    gaps = sorted(row[0] - end for row, end in zip(rows, ends, strict=False))
+    inverted = [sum(a[2] > b[stamp] for a, b in pairwise(rows)) / max(len(rows) - 1, 1) for stamp in (3, 2)]
     each_command, each_push = ((b - a) / max(len(rows), 1) for a, b in zip(before, after, strict=True))
     return (
-        f"{len(rows):>4}/{each * count:<3}{rows[-1][2] - released:>8.2f} s{gaps[len(gaps) // 2] * 1e6:>7.0f} us"
-        f"{gaps[int(len(gaps) * 0.99)] * 1000:>7.1f} ms{each_command:>10.2f}{each_push:>8.2f}{inverted:>11.1%}"
+        f"{len(rows):>4}/{each * count:<3}{rows[-1][1] - released:>8.2f} s{gaps[len(gaps) // 2] * 1e6:>7.0f} us"
+        f"{gaps[int(len(gaps) * 0.99)] * 1000:>7.1f} ms{each_command:>10.2f}{each_push:>8.2f}"
+        f"{inverted[0]:>11.1%}{inverted[1]:>11.1%}"
     )
 
 
@@ -328,20 +340,26 @@ def _idle(what: str, nodes: list[Node], url: Any, seconds: float) -> None:
     many = 100
     with interlock.Client(url, ttl=10) as holder, interlock.Client(url, ttl=10) as client:
         lease = holder.lock("idle").acquire()
+        alone, _ = _cost(nodes, seconds)
         threads = [threading.Thread(target=lambda: client.lock("idle").acquire(timeout=None).release()) for _ in range(many)]
         for thread in threads:
             thread.start()
         time.sleep(1)
-        before, cpu = commands(nodes), time.process_time()
-        time.sleep(seconds)
-        asked, used = commands(nodes)[0] - before[0], time.process_time() - cpu
+        asked, used = _cost(nodes, seconds)
         lease.release()
         for thread in threads:
             thread.join()
     print(
-        f"\n{many} idle threads, {what}, held for {seconds:g} s and renewed: {asked / seconds / many:.4f} commands per waiter "
-        f"and second ({asked} in all, the holder's renewals included), {used / seconds:.1%} of a core"
+        f"\n{many} idle threads, {what}, held and renewed: {(asked - alone) / seconds / many:.4f} commands a waiter and second "
+        f"({asked} in {seconds:g} s, of which {alone} without anybody who waits: renewals), {used / seconds:.1%} of a core"
     )
+
+
+def _cost(nodes: list[Node], seconds: float) -> tuple[int, float]:
+    """Server commands in so many seconds, and our own processor time."""
+    before, cpu = commands(nodes)[0], time.process_time()
+    time.sleep(seconds)
+    return commands(nodes)[0] - before, time.process_time() - cpu
 
 
 def _wake_up(node: Node, times: int = 30) -> None:

@@ -404,6 +404,21 @@ def test_cancelled_while_it_takes_back_what_an_heir_does_not_need(url: str) -> N
     asyncio.run(main())
 
 
+def test_whoever_is_next_opens_the_inbox_so_that_the_release_need_not(url: str) -> None:
+    async def main() -> None:
+        async with clients(url, 1) as (client,):
+            held = await client.lock("x", ttl=30).acquire()
+            assert not client._site.hub._inbox, "nobody waits"
+            jobs = [asyncio.create_task(client.lock("x", ttl=30).acquire()) for _ in range(3)]
+            await true(lambda: client._site.hub._inbox)
+            assert not client._site.gate.in_line, "they wait here, not in the store's line"
+            await held.release()
+            for job in jobs:
+                await (await asyncio.wait_for(job, SOON)).release()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("fault", ["no inbox", "refused", "answered with an error"])
 def test_a_release_does_not_fail_for_the_sake_of_somebody_who_waits(url: str, fault: str) -> None:
     async def main() -> None:

@@ -165,6 +165,12 @@ class Gate:
             return now + LOOK
         return None if now >= waiter.until else waiter.until
 
+    def is_next(self, waiter: Waiter) -> bool:
+        """Whether it is the one that a lease of this client will be handed over to."""
+        with self.guard:
+            door = self._doors.get(waiter.name)
+            return door is not None and door.holder is not None and door.waiters[:1] == [waiter]
+
     def asked(self, waiter: Waiter, until: float) -> None:
         """Its question was answered: it asks again at `until`, or at once if it was told to meanwhile."""
         with self.guard:

@@ -33,8 +33,6 @@ from .hand import drop, place
 from .hold import release
 from .site import Site
 
-ASKING = -1.0  # `Waiter.until` while a question is on its way
-
 
 async def acquire(site: Site, name: str, ttl: float, timeout: float | None, policy: Policy, note: str, fair: bool) -> Hold:
     """See `acquire.acquire`."""
@@ -105,6 +103,8 @@ async def _wait(site: Site, me: Waiter, give_up: float, answer: Hold | Refused |
                 raise too_late(site, me.name, cast(Refused, me.refused), now - me.arrival)
         elif me.bell is None:
             me.bell = runtime.latch()  # and look once more: somebody may have wanted to ring it
+            if gate.is_next(me):
+                await _inbox(site)  # whoever hands over to it needs one, and should not have to open it then
         else:
             await me.bell.wait(min(look_at, give_up))
 
