@@ -86,6 +86,9 @@ def main() -> int:
             facts = merged(facts, measured(options))
     if facts["results"]:
         print(f"\n{report.summary(facts)}")
+    for section in ("layers", "growth"):  # as in the documents: they are read there, too
+        if text := report.sections(facts).get(section):
+            print(f"\n{text}")
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(facts, indent=1) + "\n")

@@ -53,7 +53,7 @@ class Wire(asyncio.Protocol):
     """A connection that all tasks share: futures in order, a reply is a line. Nothing is looked at, so nothing is parsed."""
 
     def __init__(self, joined: bool) -> None:
-        self.waiting: deque[asyncio.Future[None]] = deque()
+        self.waiting: deque[Any] = deque()  # futures, or what looks like one (`Tally`)
         self.outgoing: list[bytes] = []
         self.joined = joined
         self.loop = asyncio.get_running_loop()

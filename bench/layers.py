@@ -97,15 +97,35 @@ class Asyncio(ours.Asyncio):
         return sampled.facts(cycles)
 
 
+class Tasks(ours.Tasks):
+    """Many tasks: what each of their locks takes."""
+
+    async def look(self, seconds: float) -> dict[str, Any]:
+        await self.cycle()
+        cycles, until = 0, time.perf_counter() + seconds
+        with Sampled() as sampled:
+            while time.perf_counter() < until:
+                await self.cycle()
+                cycles += self.each
+        return sampled.facts(cycles)
+
+
 def profile(stage: Stage, seconds: float) -> dict[str, Any]:
-    """A table for each: one node and five, blocking and asyncio."""
+    """What to look at, by title: one node and five, a file, many tasks."""
+    many = {"tasks": stage.size.tasks, "locks": stage.size.locks}
+    subjects: dict[str, tuple[str, dict[str, Any]]] = {}
+    for number, title in ((1, "one node"), (5, "five nodes")):
+        nodes = {"ports": stage.ports(number)}
+        subjects[f"{title}, blocking"] = "layers:Blocking", nodes
+        subjects[f"{title}, asyncio"] = "layers:Asyncio", nodes
+        subjects[f"{title}, many tasks"] = "layers:Tasks", nodes | many
+    subjects["SQLite, blocking"] = "layers:Blocking", {"file": stage.file()}
     found = {}
-    for many, title in ((1, "one node"), (5, "five nodes")):
-        for colour in ("Blocking", "Asyncio"):
-            stage.tell(f"where the time goes: {title}, {colour.lower()}")
-            child = Child(our_command(f"layers:{colour}", {"ports": stage.ports(many)}))
-            try:
-                found[f"{title}, {colour.lower()}"] = child.ask(call="look", **{"with": {"seconds": seconds}})
-            finally:
-                child.close()
+    for title, (adapter, setup) in subjects.items():
+        stage.tell(f"where the time goes: {title}")
+        child = Child(our_command(adapter, setup))
+        try:
+            found[title] = child.ask(call="look", **{"with": {"seconds": seconds}})
+        finally:
+            child.close()
     return found

@@ -51,6 +51,7 @@ SHARED = ("asyncio protocol, shared", "floors:Shared")
 JOINED = ("asyncio protocol, writes joined", "floors:SharedTasks")
 FILE = ("bare BEGIN IMMEDIATE", "floors:Sqlite")
 BLOCKING, ASYNCIO, TASKS = "ours:Blocking", "ours:Asyncio", "ours:Tasks"
+BY_HAND = "our requests, by hand"  # a subject for each floor: see `by_hand`
 MS = 0.001
 
 WORKLOADS = [
@@ -83,6 +84,7 @@ def measure(work: Workload, stage: Stage) -> Result:
 
     try:
         enter(work.floor[0], our_command(work.floor[1], setup))
+        enter(BY_HAND, our_command(work.floor[1].replace("floors", "by_hand"), setup if work.nodes else {"file": stage.file()}))
         for label, source in stage.sources.items():
             mine = setup if work.nodes else {"file": stage.file()}
             enter(label, our_command(work.ours, mine), source)

@@ -18,12 +18,13 @@ from xml.etree import ElementTree
 
 import pytest
 from bench import __main__ as bench
-from bench import compare, growth, install, report, stage, svg
+from bench import by_hand, compare, growth, install, report, stage, svg
 from bench.runner import ROOT, SOURCE, Child, Row, SubjectFailed, Turn, our_command, take_turns
 from bench.workloads import Target, compared
 
+import interlock
 from interlock.cli.bench.measure import percentile, quotient
-from interlock.testing import Node
+from interlock.testing import Node, start_nodes, stop_nodes
 
 # --- arithmetic -----------------------------------------------------------------------------------------------------------
 
@@ -242,6 +243,41 @@ def test_the_network_of_the_bench_delays_and_changes_nothing() -> None:
     assert relay.returncode == 0
 
 
+def test_requests_by_hand_take_the_lock_and_give_it_back(valkey_node: Node, tmp_path: Path) -> None:
+    """What is compared with interlock must do what interlock does: draw a fence, and leave the name free."""
+    nodes = start_nodes(3)
+    try:
+        with interlock.Client([node.url for node in nodes]) as client, client.lock("birth"):
+            pass
+        for ports, subjects in (
+            ([valkey_node.port], ("Socket", "Shared")),
+            ([node.port for node in nodes], ("Poll", "Shared")),
+        ):
+            some = [valkey_node] if len(ports) == 1 else nodes
+            for subject in subjects:
+                child = Child(our_command(f"by_hand:{subject}", {"ports": ports}))
+                try:
+                    fences = []
+                    for _ in range(2):
+                        child.ask(cycles=3)
+                        fences.append([int(node.command("GET", "interlock:{by-hand}:fence")) for node in some])
+                finally:
+                    child.close()
+                assert all(before < after for before, after in zip(*fences, strict=True))
+                assert not any(node.command("EXISTS", "by-hand") for node in some)
+    finally:
+        stop_nodes(nodes)
+    file = by_hand.Sqlite(f"{tmp_path}/locks.db")
+    file.cycle()
+    file.cycle()
+    file.close()
+    with interlock.Client(f"sqlite://{tmp_path}/locks.db") as client:
+        entry = client.inspect("by-hand")
+        assert not entry.held
+        with client.lock("by-hand") as lease:
+            assert lease.fence >= 4, "one to make the file, two by hand"
+
+
 # --- from end to end ------------------------------------------------------------------------------------------------------
 
 
@@ -272,7 +308,7 @@ def test_the_bench_runs_and_its_figures_fill_the_page(monkeypatch: pytest.Monkey
         assert "interlock" in result["rows"]
         assert not [row for row in result["rows"].values() if "problem" in row]
         assert isinstance(result["value"], float | int)
-    assert list(results["A"]["rows"]) == ["raw socket", "interlock"]
+    assert list(results["A"]["rows"]) == ["raw socket", "our requests, by hand", "interlock"]
     assert results["A"]["rows"]["raw socket"].keys() == {"p50", "p99", "ratio", "low", "cpu", "rounds"}
     assert results["A"]["value"] == results["A"]["rows"]["interlock"]["ratio"]
     assert results["F"]["value"] == pytest.approx(1 / results["F"]["rows"]["interlock"]["ratio"], abs=0.001)
@@ -300,7 +336,7 @@ def test_another_revision_takes_turns_with_the_working_tree(
     monkeypatch.setattr(bench, "worktree", copied)
     ran(monkeypatch, "--only", "A", "--compare", "v0", "--json", str(tmp_path / "out.json"))
     (result,) = json.loads((tmp_path / "out.json").read_text())["results"]
-    assert list(result["rows"]) == ["raw socket", "interlock", "at v0"]
+    assert list(result["rows"]) == ["raw socket", "our requests, by hand", "interlock", "at v0"]
     assert result["rows"]["at v0"]["p50"] >= 50_000, "it was the other source that ran"
     assert result["quotient"] == pytest.approx(result["rows"]["interlock"]["p50"] / result["rows"]["at v0"]["p50"], abs=0.01)
     assert result["cpu_quotient"] > 0

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Any, cast
 
@@ -470,6 +471,22 @@ def test_a_node_that_owes_an_answer_does_not_count(desk: Desk) -> None:
     run(holder._members[2].release("x", token("h"), 5.0))
     assert [one.ttl for one in hear(waiter)] == [0.0]
     assert isinstance(run(waiter.claim(claim, 5.0)), Granted), "asked down the same path, it counts"
+
+
+def test_a_token_with_a_node_that_does_not_count_any_more_is_spent(desk: Desk) -> None:
+    """It holds the node, so nobody else can have it; and it cannot use it. Two such tokens would wait for each other."""
+    holder, waiter = desk.client(), desk.client()
+    run(holder.claim(Claim("x", token("h"), 20.0), 5.0))
+    claim = ticket(waiter, "w", 1)
+    assert isinstance(run(waiter.claim(claim, 5.0)), Refused)
+    for free in (1, 2):
+        run(holder._members[free].release("x", token("h"), 5.0))
+    waiter._seats[claim.token].loose[2] = -inf  # an earlier request to it broke, and may still come
+    refused = run(waiter.claim(claim, 5.0))
+    assert isinstance(refused, Refused)
+    assert refused.spent
+    assert [run(member.inspect("x", 5.0)).held for member in holder._members] == [True, False, False]
+    assert isinstance(run(waiter.claim(claim._replace(token=token("n")), 5.0)), Granted), "with another it has both"
 
 
 def test_a_token_that_too_many_nodes_owe_answers_is_spent(desk: Desk) -> None:

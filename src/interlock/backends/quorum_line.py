@@ -20,7 +20,8 @@ Interleavings and where each is handled
 - announced while its own question is on its way      → a hint: it asks again at once (`rung`)
 - an announcement is read after what it tells of was given back → its fence is not above the node's last answer (`Turn`)
 - a request had no answer: it may come to the node later, by another path than what follows → that node does not count for the
-  token any more; when too few are left, the token is spent and the waiter takes another
+  token any more; when too few are left, or it has such a node, which nobody else can have then and which it cannot use, the
+  token is spent and the waiter takes another
 - served on a node that lacks the lease it has already → it is healed by that; nobody need hear of it
 - it left meanwhile                                  → its release passes the node on; what a node says much later is a stray,
   which the hub releases
@@ -60,7 +61,7 @@ LATE = 2.0  # for how long announcements to somebody who has left are expected: 
 class Seat:
     """A token that waits."""
 
-    __slots__ = ("after", "asking", "axis", "due", "loose", "name", "place", "rung", "splits", "turn")
+    __slots__ = ("after", "asking", "axis", "due", "loose", "name", "place", "rung", "splits", "turn", "vain")
 
     def __init__(self, claim: Claim, turn: Turn) -> None:
         self.name = claim.name
@@ -74,6 +75,7 @@ class Seat:
         self.axis = 0.0
         self.after: dict[int, int] = {}  # the highest fence of each node in its last answer
         self.loose: dict[int, float] = {}  # nodes that owe it an answer: since when; for ever if the path broke
+        self.vain = False  # a node has granted it the lock that does not count any more
 
     def sends(self, nodes: Sequence[int], now: float) -> None:
         """A request goes out to these nodes."""
@@ -87,6 +89,7 @@ class Seat:
                 self.loose[node] = -inf
             return answer
         if sent_at - self.loose.get(node, sent_at) > SAME_PATH:
+            self.vain |= isinstance(answer, Granted)
             return None
         self.loose.pop(node, None)
         if isinstance(answer, Granted | Refused):
@@ -273,7 +276,7 @@ class QuorumLine(QuorumBackend):
                 self._rise(claim.token)
                 return granted
         lost = seat.lost(self._runtime.now())
-        spent = lost > len(self.nodes) - self.needed or (lost > 0 and tally.hopeless)
+        spent = lost > len(self.nodes) - self.needed or (lost > 0 and tally.hopeless) or seat.vain
         if spent or tally.hopeless or claim.place is None:
             await self._release(claim.name, claim.token, each, set(tally.granted), () if spent else set(tally.refused))
             if tally.hopeless and not spent:

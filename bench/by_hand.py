@@ -1,0 +1,124 @@
+"""What our stores alone cost: the very requests that interlock sends, sent as the floors send theirs, with no library around.
+
+The difference to the floor is the price of fences, lines and rolls in the store; the difference to interlock is Python.
+Subjects as in `floors`, of the working tree only: how requests are packed is nobody's business but ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+
+import interlock
+from interlock.backends.redis.packing import plain_claim, plain_leave, plain_release, plain_vote
+from interlock.backends.sqlite import store
+from interlock.core import fence as fences
+from interlock.core.claim import Claim
+
+from . import floors
+
+NAME, TTL, MARK = "by-hand", 10.0, b"0"
+CLAIM_LINES, RELEASE_LINES = 6, 5  # of a reply that says yes
+
+
+def token() -> str:
+    return f"{os.urandom(16).hex()}~by hand"
+
+
+class Requests:
+    """The two requests of a lock, for one node or as one of several. Texts of scripts go out once."""
+
+    def __init__(self, nodes: int) -> None:
+        self._carried: set[str] = set()
+        self._alone = nodes == 1
+
+    def pair(self, name: str) -> tuple[bytes, bytes]:
+        mine = token()
+        if self._alone:
+            claim, release = plain_claim(name, mine, int(TTL * 1000), MARK), plain_release(name, mine, 0, MARK)
+        else:
+            fence = fences.floor(time.time_ns() // 1_000_000 + 50)
+            claim, release = plain_vote(Claim(name, mine, TTL), fence, MARK), plain_leave(name, mine, 0, fence + 1, MARK)
+        return claim.pack(self._carried), release.pack(self._carried)
+
+
+class Socket(floors.Socket):
+    """One node."""
+
+    def __init__(self, ports: list[int]) -> None:
+        super().__init__(ports)
+        self._requests = Requests(1)
+
+    def cycle(self) -> None:
+        claim, release = self._requests.pair(NAME)
+        self.ask(claim)
+        self.ask(release)
+
+
+class Poll(floors.Poll):
+    """Several nodes."""
+
+    def __init__(self, ports: list[int]) -> None:
+        super().__init__(ports)
+        self._requests = Requests(len(ports))
+
+    def cycle(self) -> None:
+        claim, release = self._requests.pair(NAME)
+        self.ask(claim, self._enough, CLAIM_LINES)
+        self.ask(release, self._enough, RELEASE_LINES)
+
+
+class _Asked(floors.Shared):
+    async def start(self) -> None:
+        await super().start()
+        self._requests = Requests(len(self.wires))
+        await self.once(NAME.encode())  # with the texts
+
+    def asked(self, request: bytes, lines: int) -> asyncio.Future[None]:
+        done = self.loop.create_future()
+        tally = floors.Tally(lines * len(self.wires), done)
+        for wire in self.wires:
+            wire.waiting.extend([tally] * (lines - 1))
+            wire.ask(request, tally)
+        return done
+
+    async def once(self, name: bytes) -> None:
+        claim, release = self._requests.pair(name.decode())
+        await self.asked(claim, CLAIM_LINES)
+        await self.asked(release, RELEASE_LINES)
+
+
+class Shared(_Asked):
+    """asyncio."""
+
+    async def cycle(self) -> None:
+        await self.once(NAME.encode())
+
+
+class SharedTasks(_Asked, floors.SharedTasks):
+    """Many tasks."""
+
+
+class Sqlite:
+    """A file of ours: our statements, without the gate and without looking whether the file is still there."""
+
+    def __init__(self, file: str) -> None:
+        with interlock.Client(f"sqlite://{file}") as client, client.lock(NAME):
+            pass
+        self._db = sqlite3.connect(file, isolation_level=None)
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._execute = self._db.cursor().execute
+
+    def cycle(self) -> None:
+        execute, mine = self._execute, token()
+        execute("BEGIN IMMEDIATE")
+        fence = execute(store.LOOK, (NAME, NAME)).fetchone()[1] + 1
+        execute(store.COUNT, (fence,))
+        execute(store.GRANT, (NAME, fence, mine, fence, time.monotonic() + TTL))
+        execute("COMMIT")
+        execute(store.RELEASE, (NAME, mine, 0.0, NAME))
+
+    def close(self) -> None:
+        self._db.close()
