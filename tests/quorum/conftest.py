@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from interlock.runtime.base import now
 from interlock.testing import Node, start_nodes, stop_nodes
-from interlock.testing.faces import COLOURS
+from interlock.testing.conformance import backend_of
+from interlock.testing.faces import COLOURS, Kit
 
 
 @pytest.fixture(scope="module")
@@ -40,3 +43,12 @@ def urls(nodes: list[Node]) -> list[str]:
 def holders(nodes: list[Node], name: str) -> list[int]:
     """On which nodes the lock's key is."""
     return [index for index, node in enumerate(nodes) if node.command("EXISTS", name)]
+
+
+async def well(kit: Kit, client: Any) -> None:
+    """Once no node rests: one that was slow a moment ago, and one that is silent from now on, would be two."""
+    nodes = backend_of(client).electorate.nodes  # type: ignore[attr-defined]
+    for _ in range(50):
+        if all(node.health.retry_at <= now() for node in nodes):
+            return
+        await kit.sleep(0.1)

@@ -18,12 +18,13 @@ from interlock.backends.electorate import Electorate
 from interlock.backends.registry import open_backend
 from interlock.core.claim import Claim, Granted, Place, Refused, Renewal
 from interlock.runtime.aio import AsyncioRuntime
+from interlock.runtime.base import now
 from interlock.testing import FaultProxy, Node
 from interlock.testing.conformance import backend_of, expect, let_go, take, token_of
 from interlock.testing.faces import Kit, run_body
 
 from ..flow.test_cancellation import WAYS, sweep
-from .conftest import holders, urls
+from .conftest import holders, urls, well
 
 
 @pytest.fixture
@@ -126,6 +127,7 @@ def test_a_minority_that_is_gone_costs_nothing_but_its_votes(five: list[Node], c
         else:
             async with client.lock("x"):
                 pass
+            await well(kit, client)
             strike()
         began = time.monotonic()
         for n in range(20):
@@ -159,7 +161,7 @@ def test_a_node_that_rests_is_asked_when_others_fail(five: list[Node], colour: s
         five[3].kill()
         for node in backend.electorate.nodes:
             node.health.answered()
-        backend.electorate.nodes[4].health.failed(time.monotonic() + 10, 1.0)
+        backend.electorate.nodes[4].health.failed(now() + 10, 1.0)
         assert 4 not in backend.electorate.ready()
         if verb == "extend":
             assert isinstance(await backend.extend("held", held.token, 30.0, 5.0, held.fence), Granted)

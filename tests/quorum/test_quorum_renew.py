@@ -18,7 +18,7 @@ from interlock.testing import FaultProxy, Node
 from interlock.testing.conformance import backend_of, expect, let_go, take
 from interlock.testing.faces import Kit, run_body
 
-from .conftest import holders, urls
+from .conftest import holders, urls, well
 from .test_quorum_faults import gone
 
 
@@ -92,6 +92,7 @@ def test_a_minority_that_is_gone_costs_nothing_but_its_votes(five: list[Node], c
     async def body(kit: Kit) -> None:
         client = kit.client(request_timeout=5)
         leases = await take_all(client, 30)
+        await well(kit, client)
         five[3].kill()
         five[1].kill() if how == "killed" else five[1].pause()
         began = time.monotonic()
