@@ -156,7 +156,7 @@ def _table(result: Facts) -> str:
 
 def _growth(name: str, part: Facts) -> str:
     curves = part["curves"]
-    lines = [f"![{part['title']}](plots/{name}.svg)", ""]
+    lines = [f"![{part['title']}](plots/{name}.svg)", "", f"In {part['y']}:", ""]
     heads = [*curves, *(f"commands of the server, {label}" for label in part.get("commands", {}))]
     lines += [f"| {part['x']} | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     columns = [dict(points) for points in [*curves.values(), *part.get("commands", {}).values()]]

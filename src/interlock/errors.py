@@ -86,7 +86,7 @@ class AcquireTimeout(NotAcquired, TimeoutError):
 class LeaseLost(InterlockError):
     """You held the lock and do not hold it any more: stop writing now.
 
-    `reason` is a word: "expired" (the ttl ran out) or "taken" (somebody else holds the name now).
+    `reason` is a word, as in `lease.reason`: "expired", "taken", "forced", "unreachable", "paused" or "forked".
     """
 
     def __init__(self, message: str, *, name: str, reason: str) -> None:

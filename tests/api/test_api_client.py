@@ -131,9 +131,11 @@ def test_a_host_and_a_port_are_no_url_but_nearly(face: Any, url: str) -> None:
 @both
 @pytest.mark.parametrize("start", ["redis://h", "rediss://h:1/2", "valkey://h", "unix:///run/redis.sock"])
 def test_an_option_that_nobody_knows_is_refused_by_name(face: Any, start: str) -> None:
-    with pytest.raises(UsageError, match=r"^unknown option 'ttl' in the URL; ttl= is an argument of Client and lock$"):
+    with pytest.raises(
+        UsageError, match=r"^unknown option 'ttl' in the URL; ttl= is an argument of Client and lock; nothing was sent"
+    ):
         face(f"{start}?ttl=1")
-    with pytest.raises(UsageError, match=r"^unknown option 'colour' in the URL$"):
+    with pytest.raises(UsageError, match=r"^unknown option 'colour' in the URL; nothing was sent"):
         face(f"{start}?colour=blue")
     face(f"{start}?client_name=me")
 

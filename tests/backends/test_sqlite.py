@@ -1068,7 +1068,7 @@ def test_places_that_cannot_be(tmp_path: Path, make: Make) -> None:
     with pytest.raises(UsageError, match=f"directory {tmp_path}/none does not exist"):
         make(where=tmp_path / "none" / "locks.db").claim("x", token())
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="does not exist"):
+    with pytest.raises(UsageError, match="is a file, not a directory"):
         make(where=tmp_path / "file" / "locks.db").claim("x", token())
     with pytest.raises(UsageError, match="not a file"):
         make(where=tmp_path).claim("x", token())

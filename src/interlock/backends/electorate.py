@@ -255,7 +255,8 @@ class Electorate:
             ask: Ask = lambda member: member.enroll(NEWBORN, losses[member], within)  # noqa: E731
             poll = await self.poll(sorted(standings), ask, count)
         if len(taken) < least:
-            raise self.no_quorum(f"a new cluster begins when {least} of its nodes are up, so that none can be mistaken", poll)
+            what = "no quorum to begin with (this cluster is new, and no node that forgot must be taken for a new one)"
+            raise self.no_quorum(what, poll, least)
         return True
 
     def _vet(self, standings: dict[int, Standing]) -> None:
@@ -371,8 +372,11 @@ class Electorate:
 
     # --- words ----------------------------------------------------------------------------------------------------------
 
-    def no_quorum(self, what: str, poll: Poll) -> InterlockError:
-        """The error for too few answers: who said what. It is the nodes' own when they all say that the question is wrong."""
+    def no_quorum(self, what: str, poll: Poll, needed: int = 0) -> InterlockError:
+        """The error for too few answers (of those `needed`, else of a quorum): who said what.
+
+        It is the nodes' own when they all say that the question is wrong.
+        """
         answers = poll.answers
         wrong = [answer for answer in answers.values() if isinstance(answer, UsageError)]
         if wrong and (len(wrong) >= self.needed or len(wrong) == len(answers)):  # not the nodes' fault
@@ -381,5 +385,5 @@ class Electorate:
             if isinstance(answer, Exception) and not isinstance(answer, InterlockError):
                 raise answer  # a defect of ours, not an outage
         said = tuple(poll.votes())
-        text = f"{what}: {self.needed} of {len(self.nodes)} nodes must answer.\n{table(said)}\n"
+        text = f"{what}: {needed or self.needed} of {len(self.nodes)} nodes must answer.\n{table(said)}\n"
         return NoQuorum(text, backend=self._address, votes=said)

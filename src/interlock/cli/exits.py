@@ -24,6 +24,7 @@ PIPE_CLOSED = 141  # 128 + SIGPIPE: the reader of our output has left, as in `| 
 
 def complain(message: str, code: int) -> int:
     """One line on stderr, whatever the message; gives `code` back. A stderr that is closed or broken changes nothing."""
+    message = message.replace(".\n  ", ": ").replace("\n  ", "; ")  # a table: who voted what
     if sys.stderr is not None:  # else print would take stdout
         with suppress(OSError):
             print(f"interlock: {' '.join(message.split())}", file=sys.stderr, flush=True)
@@ -34,4 +35,4 @@ def warn(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: object = None, line: object = None
 ) -> None:
     """For `warnings.showwarning`: our own words, without a line of code that is nobody's fault."""
-    complain(str(message), OK)
+    complain(str(message).removeprefix("interlock: "), OK)

@@ -32,8 +32,8 @@ _VERBS = {
 }
 _CODES = """\
 exit codes:
-  0 done   64 wrong command line   69 the store does not answer
-  78 wrong URL, or the key is not a lock
+  0 done   64 wrong command line   69 the store does not answer, or refuses
+  the user   78 wrong URL, or the key is not a lock
 """
 _STORE = """\
 the store:
@@ -41,11 +41,12 @@ the store:
   of this user on this machine. A URL is one of
     redis://HOST:6379   rediss://HOST:6379 (TLS)   unix:///run/redis.sock
     valkey://HOST:6379  valkeys://HOST:6379 (TLS)  sqlite:///path/to/locks.db
+  Several, joined by commas, are the nodes of a quorum: redis://a,redis://b,...
   A password belongs into INTERLOCK_URL: command lines can be read by others.
 """
 _MAIN = f"""\
 examples:
-  interlock demo                       see what a lock is for, in 10 seconds
+  interlock demo                       see what a lock is for, in 15 seconds
   interlock run nightly -- ./backup    one backup at a time, on all hosts
   interlock status order:123           who holds the lock order:123, who waits?
   interlock wait order:123             until nobody holds it; takes nothing
@@ -66,7 +67,8 @@ To do something only while a lock is yours, acquire it.
 the JSON object:
   name       the lock
   held       true or false; when false, the next three are null
-  owner      host:pid, or null: held by a client that is not interlock
+  owner      host:pid, with the note in brackets if there is one; null: held by
+             a client that is not interlock
   remaining  seconds until it ends by itself, or null: never
   fence      the number of this grant, greater than all before it, or null:
              unknown
@@ -102,9 +104,10 @@ _DEMO = """\
 example:
   interlock demo
 
-Starts two real Valkey servers and six worker processes on this machine, for
-about 10 seconds. The workers sell umbrellas from one small shop: first without
-a lock, then with one; then one of them falls asleep with the lock in its hand.
+Starts seven real Valkey servers and six worker processes on this machine, for
+about 15 seconds. The workers sell umbrellas from one small shop: without a
+lock, with one, and with one on five nodes of which two die; then one of them
+falls asleep with the lock in its hand.
 All numbers are read from the shop's database. Nothing is left behind. When the
 output is not a terminal, it is plain text.
 
@@ -233,7 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     bench_arguments.add_to(bench)
 
-    say = "see what a lock is for, in 10 seconds"
+    say = "see what a lock is for, in 15 seconds"
     verbs.add_parser("demo", help=say, description=f"{say.capitalize()}.", epilog=_DEMO, formatter_class=raw)
 
     say = sim_arguments.SUMMARY

@@ -76,7 +76,7 @@ def too_late(site: Site, name: str, refused: Refused, waited: float) -> AcquireT
         end = "with no expiry (a foreign client wrote it so)"
     else:
         end = f"for at most another {refused.retry_after:.1f} s unless it is extended"
-    voted = f"\n{table(refused.votes)}" if refused.votes else f". The store is {site.backend.address}"
+    voted = f". The nodes say:\n{table(refused.votes)}" if refused.votes else f". The store is {site.backend.address}"
     return AcquireTimeout(
         f"'{name}' could not be had in {waited:.2f} s: {holder} {end}. Nothing is left behind; try later or wait longer "
         f"with timeout={voted}",

@@ -67,7 +67,8 @@ class Site(NamedTuple):
             confirmed = await self.runtime.shield(take_back)
         except InterlockError as failure:
             said = str(failure).rstrip()
-            _tell(error, f"The clean-up got no answer either, so '{name}' may stay locked for up to {ttl:g} s ({said})")
+            why = f" ({said})" if said not in str(error) else ""  # once is enough
+            _tell(error, f"The clean-up got no answer either, so '{name}' may stay locked for up to {ttl:g} s{why}")
             return Undone.SILENCE
         if held and not confirmed:
             _tell(error, f"So '{name}' was not released: it ends with its ttl, within {ttl:g} s; release may be called again")

@@ -106,7 +106,10 @@ def _from_url(url: str, colour: str) -> Recipe:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:  # its text may hold a piece of the password
-        raise UsageError(f"the port in the Redis URL is not a number. {SHAPE}") from None
+        raise UsageError(
+            "the port in the Redis URL is not a number from 0 to 65535. Several nodes are joined by commas, each with its "
+            f"scheme: redis://a:6379,redis://b:6379. {SHAPE}"
+        ) from None
     try:
         options = dict(module.parse_url(url))
     except ValueError as error:
@@ -138,7 +141,10 @@ def _refuse_unknown(options: dict[str, Any], connection_class: type[Any]) -> Non
             if "@" in str(value):  # the option may be the second half of a password with a ? in it
                 raise UsageError(f"unknown option in the URL. {SHAPE}")
             hint = f"; {name}= is an argument of {OUR_OPTIONS[name]}" if name in OUR_OPTIONS else ""
-            raise UsageError(f"unknown option {name!r} in the URL{hint}")
+            raise UsageError(
+                f"unknown option {name!r} in the URL{hint}; nothing was sent. Take it out, or look at the options of "
+                "redis-py's connections"
+            )
 
 
 def _from_client(client: Any, colour: str) -> Recipe:

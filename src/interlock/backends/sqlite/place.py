@@ -110,6 +110,10 @@ class Place:
         if not _is_directory(directory):
             if self._default and not make:
                 return real
+            if os.path.exists(directory):
+                raise UsageError(
+                    f"{self.address}: {directory} is a file, not a directory; nothing was written. Correct the path"
+                )
             raise UsageError(
                 f"{self.address}: the directory {directory} does not exist; nothing was written. Make it, or correct the path "
                 "('sqlite:relative/path.db' is relative to the working directory)"

@@ -36,8 +36,10 @@ class Options(NamedTuple):
 
 def read(given: argparse.Namespace) -> Options:
     """The options behind the arguments. Raises UsageError for what cannot be meant."""
-    ttl = checks.ttl(duration(given.ttl, "--ttl")) if given.ttl else TTL
-    at_least = checks.ttl(duration(given.at_least, "--at-least")) if given.at_least else 0.0
+    ttl = checks.ttl(duration(given.ttl, "--ttl")) if given.ttl is not None else TTL
+    at_least = duration(given.at_least, "--at-least") if given.at_least is not None else 0.0
+    if given.at_least is not None and not checks.MIN_TTL <= at_least <= checks.MAX_TTL:
+        raise UsageError(f"--at-least {given.at_least}: 10 ms to 7 days; nothing was written")
     return Options(
         name=checks.name(given.name),
         command=given.command,
@@ -46,8 +48,8 @@ def read(given: argparse.Namespace) -> Options:
         ttl=ttl,
         grace=_grace(given.grace, ttl),
         at_least=at_least,
-        max_hold=checks.max_hold(duration(given.max_hold, "--max-hold"), ttl) if given.max_hold else None,
-        lock_delay=checks.lock_delay(duration(given.lock_delay, "--lock-delay"), ttl) if given.lock_delay else 0.0,
+        max_hold=checks.max_hold(duration(given.max_hold, "--max-hold"), ttl) if given.max_hold is not None else None,
+        lock_delay=checks.lock_delay(duration(given.lock_delay, "--lock-delay"), ttl) if given.lock_delay is not None else 0.0,
         on_lost=given.on_lost,
         busy=_busy(given),
         silent_if_busy=given.skip,

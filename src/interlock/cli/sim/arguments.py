@@ -11,7 +11,7 @@ examples:
   interlock sim --histories 1000                  a thousand, judged
   interlock sim --faults each --histories 1000 --jobs 4
                                                   of each fault, as a table
-  interlock sim --seed 0 --faults pause --mutant plain-del
+  interlock sim --histories 1000 --faults pause,delay --mutant plain-del
                                                   with a bug planted in it
 
 Runs the code that ships (flows, keeper, quorum) on simulated nodes with
@@ -37,6 +37,9 @@ what is checked:
   left       nothing is left behind in a store
   stuck      once the faults are over, everybody gets the lock
 
+`struck` counts faults of nodes, clients and connections, not what befalls
+single messages, and not cancellations.
+
 exit codes:
   0 all promises kept   1 a promise was broken   64 wrong command line
 """
@@ -47,7 +50,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option("--seed", metavar="N", type=int, default=0, help="the seed, or the first of them; default 0")
     option("--faults", metavar="LIST", default="mixed", help="what goes wrong; default mixed. each: one group after another")
-    option("--nodes", metavar="N", type=int, default=3, help="1: a single store, else a quorum of N; default 3")
+    option("--nodes", metavar="N", type=int, default=3, help="1: a single store, else a quorum; default 3. mixed: by the seed")
     option("--histories", metavar="K", type=int, default=1, help="run so many seeds, print a summary only")
     option("--mutant", metavar="M", help="plant a bug; 'list' shows them")
     option("--jobs", metavar="N", type=int, default=1, help="share the histories among N processes; default 1")

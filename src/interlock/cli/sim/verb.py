@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 
 from ...testing.history import to_jsonl
@@ -35,10 +36,14 @@ def run(arguments: argparse.Namespace) -> int:
         return complain(f"no such mutant: {arguments.mutant}. Try 'interlock sim --mutant list'", exits.USAGE)
     if not 1 <= arguments.nodes <= 9 or arguments.histories < 1 or arguments.jobs < 1:
         return complain("--nodes is 1 to 9, --histories and --jobs 1 or more. Try 'interlock sim --help'", exits.USAGE)
-    if arguments.histories > 1 or each or arguments.json:
-        return _many(arguments, GROUPS if each else [arguments.faults])
-    with planted(arguments.mutant):
-        return _one(Plan.of(arguments.seed, faults, arguments.nodes), arguments.jsonl)
+    if arguments.jsonl and (arguments.histories > 1 or each or arguments.json):
+        return complain("--jsonl shows one history: not with --histories, --json or each", exits.USAGE)
+    with warnings.catch_warnings():
+        warnings.showwarning = exits.warn
+        if arguments.histories > 1 or each or arguments.json:
+            return _many(arguments, GROUPS if each else [arguments.faults])
+        with planted(arguments.mutant):
+            return _one(Plan.of(arguments.seed, faults, arguments.nodes), arguments.jsonl)
 
 
 def _one(plan: Plan, jsonl: bool) -> int:

@@ -102,6 +102,8 @@ def faults_of(text: str) -> list[str]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if words in (["none"], ["mixed"]):
         return [] if words == ["none"] else words
+    if alone := [word for word in words if word in ("none", "mixed", "each")]:
+        raise ValueError(f"{alone[0]} stands alone, without other faults")
     if unknown := [word for word in words if word not in FAULTS]:
         raise ValueError(f"no such fault: {', '.join(unknown)}. Known are {', '.join(FAULTS)}; or none, or mixed")
     return words
