@@ -695,6 +695,23 @@ def test_whoever_leaves_while_its_announcement_is_read_is_given_nothing(offered:
     assert not gate._doors
 
 
+def test_what_is_announced_while_it_asks_is_left_to_the_answer() -> None:
+    """A quorum that refuses the question may be giving back just what was announced: two would have the lock."""
+    gate = Gate()
+    me = Waiter("x", "a", 10, FIXED, "", False, 0.0)
+    gate.enter(me)
+    assert gate.turn(me, 100.0, last=False) is None, "it asks"
+    assert gate.line_up(me)
+    assert gate.serve(me, Hold("x", "a", 10, 1, 110.0, 0.01, 100.0, Policy(renew=False))), "it is nobody else's"
+    assert me.hold is None
+    gate.asked(me, 120.0)
+    assert gate.turn(me, 100.0, last=False) is None, "refused, it asks again at once"
+    assert gate.serve(me, Hold("x", "a", 10, 1, 110.0, 0.01, 100.0, Policy(renew=False)))
+    gate.asked(me, 120.0)
+    assert gate.serve(me, hold := Hold("x", "a", 10, 2, 120.0, 0.01, 110.0, Policy(renew=False)))
+    assert me.hold is hold, "between its questions it is given what is announced"
+
+
 # --- order -----------------------------------------------------------------------------------------------------------------
 
 

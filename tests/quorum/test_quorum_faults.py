@@ -19,7 +19,7 @@ from interlock.backends.registry import open_backend
 from interlock.core.claim import Claim, Granted, Place, Refused, Renewal
 from interlock.runtime.aio import AsyncioRuntime
 from interlock.runtime.base import now
-from interlock.testing import FaultProxy, Node
+from interlock.testing import FaultProxy, Node, start_nodes, stop_nodes
 from interlock.testing.conformance import backend_of, expect, let_go, take, token_of
 from interlock.testing.faces import Kit, run_body
 
@@ -158,11 +158,13 @@ def test_a_node_that_rests_is_asked_when_others_fail(five: list[Node], colour: s
         other = await take(client, "y", 20.0)
         place = Place(1, inbox, 3.0) if verb == "stand in line" else None
         five[1].kill()
-        five[3].kill()
+        five[3].pause()  # one more that rests, and does not answer: it is not waited for
         for node in backend.electorate.nodes:
             node.health.answered()
-        backend.electorate.nodes[4].health.failed(now() + 10, 1.0)
-        assert 4 not in backend.electorate.ready()
+        for index in (3, 4):
+            backend.electorate.nodes[index].health.failed(now() + 10, 1.0)
+        assert backend.electorate.ready() == [0, 1, 2]
+        began = time.monotonic()
         if verb == "extend":
             assert isinstance(await backend.extend("held", held.token, 30.0, 5.0, held.fence), Granted)
         elif verb == "renew":
@@ -170,12 +172,92 @@ def test_a_node_that_rests_is_asked_when_others_fail(five: list[Node], colour: s
         else:
             answer = await backend.claim(Claim(name, token, 20.0, place), 5.0)
             assert isinstance(answer, Refused if place else Granted)
+        assert time.monotonic() - began < 2, "of the five seconds that it might take"
         if place:
             assert all(node.command("ZCARD", "interlock:{y}:line") == 1 for node in (five[0], five[2], five[4]))
         await let_go(client, held, Renewal(name, token, 1.0, 0), other)
         assert gone([five[0], five[2], five[4]], name), "also on the one that was asked last"
 
     run_body(body, urls(five), colour)
+
+
+def test_a_lease_that_a_resting_node_decides_is_extended_with_the_others(five: list[Node], colour: str) -> None:
+    """Of two leases one has its quorum; the other is missing on one node, and its third copy is where nobody looked."""
+    three = five[:3]
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        backend: Any = backend_of(client)
+        leases = [await take(client, "x", 20.0), await take(client, "y", 20.0)]
+        await kit.sleep(0.1)
+        three[1].command("DEL", "x")
+        backend.electorate.nodes[2].health.failed(now() + 10, 1.0)
+        expect(await backend.renew(leases, 5.0), *leases)
+        assert three[1].command("EXISTS", "x"), "and it is healed"
+        await let_go(client, *leases)
+
+    run_body(body, urls(three), colour)
+
+
+def test_what_was_never_asked_of_a_node_need_not_be_taken_back_there(five: list[Node], colour: str) -> None:
+    three = five[:3]
+
+    async def body(kit: Kit) -> None:
+        client, other = kit.client(renew=False), kit.client()
+        backend: Any = backend_of(client)
+        async with client.lock("warm"), other.lock("warm too"):
+            pass
+        backend.electorate.nodes[1].health.failed(now() + 10, 1.0)
+        lease = await client.lock("x", ttl=8).acquire()
+        three[2].kill()
+        await lease.release()
+        assert await other.lock("x").try_acquire() is not None, "it was right: others can have it"
+
+    run_body(body, urls(three), colour)
+
+
+def test_connecting_to_a_frozen_node_keeps_no_other_waiting(colour: str) -> None:
+    """Two of five stop in the middle of a handshake (there is a password): renewal goes on in time."""
+    nodes = start_nodes(5, password="secret")
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(renew=True)
+        async with client.lock("warm"):
+            pass
+        lease = await client.lock("x", ttl=2).acquire()
+        for node in nodes[:2]:
+            node.pause()
+        assert not await lease.wait_lost(6), "a second for each of them is more than it has"
+        assert lease.state == "held"
+        async with client.lock("y", timeout=0.5):
+            pass
+        await lease.release()
+
+    try:
+        run_body(body, urls(nodes), colour)
+    finally:
+        stop_nodes(nodes)
+
+
+def test_a_frozen_node_that_is_to_be_let_back_in_is_not_waited_for_by_every_claim(five: list[Node], colour: str) -> None:
+    three = five[:3]
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(ttl=1, request_timeout=0.8)
+        async with client.lock("x"):
+            pass
+        three[2].flush()
+        async with client.lock("x"):
+            pass
+        three[2].pause()
+        await kit.sleep(1.3)  # its quarantine is served
+        began = time.monotonic()
+        for _ in range(8):
+            async with client.lock("x"):
+                pass
+        assert time.monotonic() - began < 4
+
+    run_body(body, urls(three), colour)
 
 
 @pytest.mark.parametrize("how", ["frozen", "killed"])

@@ -24,6 +24,7 @@ from interlock.core.claim import Announced, Claim, Granted, Place, Refused
 from interlock.runtime.base import now
 from interlock.runtime.blocking import BlockingRuntime, run
 from interlock.testing import Node
+from interlock.testing.conformance import backend_of
 from interlock.testing.faces import Kit, run_body
 
 from ..flow.test_waiting import eventually, finish, start, waiting
@@ -378,6 +379,114 @@ def test_a_quorum_of_files(tmp_path: Path, colour: str) -> None:
 
 
 # --- what may be believed: three memories, step by step -----------------------------------------------------------------
+
+
+def test_a_node_that_refuses_to_be_listened_to_does_not_end_the_listening(five: list[Node], colour: str) -> None:
+    three = five[:3]
+
+    async def body(kit: Kit) -> None:
+        holder, client = kit.client(), kit.client()
+        backend: Any = backend_of(client)
+        took: list[float] = []
+
+        async def get() -> None:
+            async with client.lock("x", ttl=30):
+                took.append(time.monotonic())
+
+        async def one() -> None:
+            lease = await holder.lock("x", ttl=30).acquire()
+            job = start(kit, get())
+            await eventually(kit, lambda: client._site.gate.in_line)
+            await kit.sleep(0.1)
+            took.append(time.monotonic())
+            await lease.release()
+            await finish(job)
+            assert took[-1] - took[-2] < 5, "told, not found out when the lease would have ended"
+
+        async def refuses(within: float) -> str:
+            raise interlock.UsageError("there is no such database")
+
+        await one()
+        backend._members[2].open_inbox = refuses
+        three[2].command("CLIENT", "KILL", "TYPE", "pubsub")
+        await kit.sleep(0.3)
+        await one()
+        await one()
+
+    run_body(body, urls(three), colour)
+
+
+def test_what_was_handed_over_is_forgotten_also_for_a_node_that_died(five: list[Node], colour: str) -> None:
+    three = five[:3]
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(ttl=20)
+
+        async def get() -> None:
+            async with client.lock("x"):
+                pass
+
+        lease = await client.lock("x").acquire()
+        jobs = [start(kit, get()) for _ in range(10)]
+        await eventually(kit, lambda: waiting(client, "x") >= 10)
+        three[2].kill()
+        await lease.release()
+        for job in jobs:
+            await finish(job)
+        member: Any = backend_of(client)._members[2]  # type: ignore[attr-defined]
+        await eventually(kit, lambda: not member._transport._living)
+        assert not member._places
+
+    run_body(body, urls(three), colour)
+
+
+def test_a_hand_over_that_most_nodes_call_a_mistake_leaves_no_heir_on_the_others(five: list[Node], colour: str) -> None:
+    three = five[:3]
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(ttl=20)
+        refused: list[Exception] = []
+
+        async def get() -> None:
+            try:
+                await client.lock("x").acquire()
+            except interlock.UsageError as error:
+                refused.append(error)
+
+        lease = await client.lock("x").acquire()
+        job = start(kit, get())
+        await eventually(kit, lambda: client._site.hub._inbox)
+        for node in three[:2]:
+            node.command("SET", "interlock:{x}:fence", "spoilt")
+        await lease.release()
+        await finish(job)
+        assert "counter" in str(refused[0])
+        await eventually(kit, lambda: holders(three, "x") == [])
+        assert not backend_of(client)._seats  # type: ignore[attr-defined]
+
+    run_body(body, urls(three), colour)
+
+
+def test_a_line_that_a_node_without_its_roll_puts_back_ends_by_itself(five: list[Node], colour: str) -> None:
+    three = five[:3]
+
+    async def body(kit: Kit) -> None:
+        holder, client = kit.client(), kit.client()
+
+        async def get() -> None:
+            async with client.lock("x", ttl=30):
+                pass
+
+        lease = await holder.lock("x", ttl=30).acquire()
+        job = start(kit, get())
+        await eventually(kit, lambda: all(line(node) for node in three))
+        three[0].command("DEL", "interlock:roll")
+        await holder._site.backend._members[0].release("x", lease.token, 5.0)
+        assert three[0].command("PTTL", "interlock:{x}:line") > 0
+        await lease.release()
+        await finish(job)
+
+    run_body(body, urls(three), colour)
 
 
 class Desk:

@@ -297,8 +297,12 @@ class Electorate:
 
     async def _identify(self, within: float) -> None:
         """Ask which loss a node has suffered, where a vote only said that there was one. The wait counts from here."""
-        unknown = [index for index, node in enumerate(self.nodes) if node.quarantine and not node.quarantine.loss]
         now = self._runtime.now()
+        unknown = [
+            index
+            for index, node in enumerate(self.nodes)
+            if node.quarantine and not node.quarantine.loss and node.health.retry_at <= now
+        ]
         if not unknown or now < self._identify_again:
             return
         self._identify_again = now + READMIT_PAUSE
@@ -328,7 +332,11 @@ class Electorate:
     async def readmit(self, within: float) -> None:
         """Let those vote again whose quarantine is served and whose fences can be seeded from a quorum of the others."""
         now = self._runtime.now()
-        served = [index for index, node in enumerate(self.nodes) if node.quarantine and node.quarantine.until <= now]
+        served = [
+            index
+            for index, node in enumerate(self.nodes)
+            if node.quarantine and node.quarantine.until <= now and node.health.retry_at <= now
+        ]
         if not served:
             return
         for index in served:  # not with every claim, if it cannot be done now
@@ -336,7 +344,7 @@ class Electorate:
             node.quarantine = node.quarantine and node.quarantine._replace(until=now + READMIT_PAUSE)
         # When too few can vote, most may have lost their memory: only the word of nearly everybody will do then.
         asked = sorted({*self.ready(), *served}) if len(self.able()) >= self.needed else range(len(self.nodes))
-        standings, _ = await self._roll_call(asked, within, len(asked))
+        standings, _ = await self._roll_call(asked, within / 4, len(asked))  # the rest is for what was asked for
         rolls = [standing.roll for standing in standings.values() if standing.roll is not None]
         self.longest = max([self.longest, *(roll.longest for roll in rolls)])
         self.high = max([self.high, *(roll.high for roll in rolls)])

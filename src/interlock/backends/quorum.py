@@ -28,11 +28,12 @@ from ..core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked
 from ..core.quorum import Extensions, Tally
 from ..errors import Unavailable, UsageError
 from ..runtime.base import Runtime
-from .electorate import Electorate, Poll
+from .electorate import Ask, Electorate, Poll
 from .port import Capabilities, LineMember, Member
 
 LEAD_MS = 50  # how far ahead of our clock a proposal is, so that nodes whose clocks are a little ahead can take it too
 MOST_LEAD_MS = 1000  # when votes take long: those of a thousand tasks at once reach the nodes late
+PATIENCE = 0.1  # seconds for nodes that rest, if it is not for all that was asked
 MENDED_AT_ONCE = 50  # leases; a node that came back empty lacks them all, and must not keep the next renewals waiting
 
 
@@ -87,7 +88,8 @@ class QuorumBackend:
         )
         if tally.hopeless and (resting := self.electorate.resting(asked)) and (left := self._time_left(poll, each)) > 0:
             self._remember(claim.token, tally.ask(resting), claim.ttl)
-            poll.add(await self.electorate.poll(resting, lambda member: member.vote(claim, proposal, left), count))
+            ask: Ask = lambda member: member.vote(claim, proposal, left)  # noqa: E731
+            poll.add(await self.electorate.poll(resting, ask, count, enough=lambda: tally.doubtful))
         self._took(poll)
         if len(tally.granted) < len(poll.answers):
             self._suspect(poll)
@@ -166,8 +168,10 @@ class QuorumBackend:
         """See `port.Backend.undo`. Confirmed when so many nodes are free of the token that others can win."""
         if token not in self._asked:
             return False
+        record = self._where.get(token)
+        spared = 0 if record is None else len(self.nodes) - len(record.nodes)  # not even asked: free of it
         done, _, poll = await self._release(name, token, within)
-        if done < self.needed:
+        if done + spared < self.needed:
             raise self.electorate.no_quorum(f"no quorum to take back '{name}'", poll)
         return True
 
@@ -272,7 +276,9 @@ class QuorumBackend:
         remember(asked)
         enough = (lambda: tally.certain) if hear_out else None
         poll = await self.electorate.poll(asked, lambda member: ask(member, within), count, finish=True, enough=enough)
-        if tally.hopeless and (resting := self.electorate.resting(asked)) and (left := self._time_left(poll, within)) > 0:
+        if not tally.certain and (resting := self.electorate.resting(asked)) and (left := self._time_left(poll, within)) > 0:
+            if not tally.hopeless:  # some leases are extended: they should not have to wait for long
+                left = min(left, PATIENCE)
             remember(resting)
             poll.add(await self.electorate.poll(resting, lambda member: ask(member, left), count, finish=True, enough=enough))
         if tally.hopeless:

@@ -43,7 +43,7 @@ from ..core.claim import Announced, Claim, Granted, Handed, Refused
 from ..core.lease import DRIFT_RATE
 from ..core.quorum import Tally
 from ..core.turn import Served, Turn, granted_at
-from ..errors import Unavailable, UsageError
+from ..errors import InterlockError, Unavailable, UsageError
 from ..runtime import forks
 from ..runtime.base import Runtime
 from .electorate import Poll
@@ -176,7 +176,10 @@ class QuorumLine(QuorumBackend):
                 seat.sends(resting, sent_at)
                 poll.add(
                     await self.electorate.poll(
-                        resting, lambda member: member.vote(self._at(member, claim), proposal, left), count
+                        resting,
+                        lambda member: member.vote(self._at(member, claim), proposal, left),
+                        count,
+                        enough=lambda: tally.decided or tally.doubtful,
                     )
                 )
             self._took(poll)
@@ -195,12 +198,15 @@ class QuorumLine(QuorumBackend):
             proposal = record.fence + 1 if record.fence else self._proposal()
             tally = Tally(asked, len(self.nodes))
             spoke = held = 0
+            over = False  # a quorum has answered: nobody will undo it
 
             async def hand(member: Any) -> object:
                 try:
                     handed = await member.hand_over(name, token, self._at(member, heir), before, each, proposal)
                 except Unavailable:
-                    raise  # an undo may have to follow it
+                    if over:  # else an undo may have to follow it
+                        member.drop(token)
+                    raise
                 except BaseException:
                     member.drop(token)
                     raise
@@ -228,7 +234,13 @@ class QuorumLine(QuorumBackend):
             self._suspect(poll)
             if spoke < self.needed:
                 self._where[token] = record
-                raise self.electorate.no_quorum(f"no quorum to hand over '{name}'", poll)
+                error = self.electorate.no_quorum(f"no quorum to hand over '{name}'", poll)
+                if isinstance(error, UsageError):  # it is taken for "nothing happened", and some nodes may have handed over
+                    await self._release(heir.name, heir.token, each)
+                raise error
+            over = True
+            for index in failed:
+                self.nodes[index].member.drop(token)
             answer = await self._judge(heir, seat, tally, sent_at, each, poll)
             self._asked.discard(token)
             return Handed(held >= self.needed, answer)
@@ -432,7 +444,7 @@ class QuorumLine(QuorumBackend):
         for index in [index for index, ear in enumerate(self._ears) if not ear.open and ear.retry_at <= now]:
             try:
                 self._opened(index, await self._members[index].open_inbox(REOPEN_WITHIN))
-            except Unavailable as error:
+            except InterlockError as error:  # also one that refuses for good: the others can be heard
                 self._opened(index, error)
             else:
                 self._nudge()
@@ -504,8 +516,6 @@ class QuorumLine(QuorumBackend):
 
 def _raises(index: int, outcome: object) -> bool:
     """What ends a round of listening: something to be looked at. A closed client's error goes to the caller."""
-    if isinstance(outcome, UsageError):
-        raise outcome
     if isinstance(outcome, Exception):
         raise outcome
     return outcome is True

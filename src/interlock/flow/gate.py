@@ -367,6 +367,9 @@ class Gate:
                 return False
             if waiter.hold is not None:
                 return waiter.hold.token == hold.token  # it had the answer to its own question before
+            if waiter.asking:  # a quorum may be giving back just what was announced: the answer to that counts, or to the next
+                self.ask_again(waiter)
+                return True
             self._give(waiter, hold, 0)
             waiter.ring()
             return True

@@ -154,7 +154,9 @@ class Hub:
             except Unavailable:
                 if not self._closed:
                     await self._reopen()
-            except UsageError:  # the client was closed
+            except UsageError:  # the client was closed; if not, whoever waits next starts it again
+                if era == self._era:
+                    self._spawned = None
                 return
 
     def _may_end(self, now: float) -> bool:
@@ -178,16 +180,17 @@ class Hub:
             self._gate.alarm()
 
     async def _told(self, announced: Announced) -> None:
-        waiter = self._gate.announced(announced.token)
-        if waiter is not None:
-            hold = self._believed(waiter, announced)
-            if hold is None:  # too old to be believed: the waiter asks
-                self._gate.ask_again(waiter)
+        with self._gate.guard:  # in one step: the waiter might put a question meanwhile
+            waiter = self._gate.announced(announced.token)
+            if waiter is not None:
+                hold = self._believed(waiter, announced)
+                if hold is None:  # too old to be believed: the waiter asks
+                    self._gate.ask_again(waiter)
+                    return
+                if self._gate.serve(waiter, hold):
+                    return
+            elif self._gate.has(announced.name, announced.token):
                 return
-            if self._gate.serve(waiter, hold):
-                return
-        elif self._gate.has(announced.name, announced.token):
-            return
         with suppress(InterlockError):  # for somebody who has left: pass it on
             await self._line.release(announced.name, announced.token, self._request_timeout)
 

@@ -49,6 +49,9 @@ class AsyncTransport:
         self._wire, self._ears, self._closed = None, set(), True
         self._owing.clear()
 
+    def side_by_side(self) -> None:
+        """See `transport.Transport.side_by_side`. It is so anyhow."""
+
     async def call(self, request: Request, mark: bytes, tokens: Sequence[str], until: float, undo: Undo = None) -> Reply:
         """See `transport.Transport.call`."""
         self._enter()

@@ -230,6 +230,7 @@ class RedisBackend:
     def elect(self) -> None:
         """See `port.LineMember.elect`."""
         self._roll = (ROLL_KEY,)
+        self._transport.side_by_side()
 
     async def hand_over(
         self, name: str, token: str, heir: Claim, before: int, within: float, proposal: int = 0

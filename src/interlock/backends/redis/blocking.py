@@ -7,19 +7,25 @@ Rules of the file
   got the answer. One whose replies never come is closed, with an undo as the last thing sent on it; but not while the token
   is alive (`keep`): that would take a lease from a node that its holder counts on.
 - Replies are told apart by their marks, never by counting on all of them to arrive.
+- A node of a quorum is connected to in a thread of its own (`Hello`): it may be frozen in the middle of its handshake, and the
+  other nodes have to be asked meanwhile. When nobody waits for it any more, a request that creates nothing (it has no undo: a
+  release) still goes out; any other is not sent, since what follows it might have overtaken it.
+
+A little long because all that may become of a connection is told here.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 
 from ...errors import Unavailable, UsageError
 from ...runtime.base import now
-from ...runtime.blocking import at_exit
+from ...runtime.blocking import ThreadBell, at_exit
 from .connect import Recipe
 from .resp import ProtocolError, Reply
 from .scripts import Request
@@ -28,6 +34,9 @@ from .wire import Late, Listener, Wire
 
 MAX_IDLE = 32
 CROWD = 16  # connections that wait for a node; with more of them it counts as silent, however short they have waited
+MOMENT = 0.02  # seconds that others wait for a node of a quorum to be connected to
+CLOSING = 0.5  # for connections that are being opened, when the client is closed
+GRACE = 0.05  # for a connection that is late by as much as it takes to say so
 OVERDUE = 5.0  # seconds after which an answer that nobody waits for is not expected any more
 
 
@@ -47,6 +56,52 @@ class Parked:
         self.undo: Undo = None
 
 
+class Hello:
+    """A connection that a thread opens. It is waited for a moment; from then on others have their turns meanwhile."""
+
+    def __init__(self, connect: Callable[[float], Wire], until: float, late: Callable[[Wire], None], moment: float) -> None:
+        self.since = now()
+        self._connect, self._until = connect, until
+        self._late = late  # called with a connection that nobody waits for any more
+        self._guard = threading.Lock()
+        self._outcome: Wire | BaseException | None = None
+        self._left = False
+        self._bell = ThreadBell()
+        self.thread = threading.Thread(target=self._work, name="interlock-hello", daemon=True)
+        self.thread.start()
+        if moment:
+            self.thread.join(moment)
+
+    def _work(self) -> None:
+        try:
+            outcome: Wire | BaseException = self._connect(self._until)
+        except BaseException as error:  # noqa: BLE001 - raised by whoever waits for it
+            outcome = error
+        with self._guard:
+            self._outcome, left = outcome, self._left
+        self._bell.ring()
+        if left and isinstance(outcome, Wire):
+            self._late(outcome)
+
+    async def wire(self) -> Wire:
+        """What has come of it. Raises what the connecting raised, or Late."""
+        try:
+            while self._outcome is None:
+                if not await self._bell.wait(self._until + GRACE) and self._outcome is None:
+                    raise Late
+        except BaseException:
+            with self._guard:
+                self._left, outcome = True, self._outcome
+            if isinstance(outcome, Wire):
+                self._late(outcome)
+            raise
+        finally:
+            self._bell.close()
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
+
+
 class BlockingTransport:
     """See `transport.Transport`."""
 
@@ -54,6 +109,7 @@ class BlockingTransport:
         self.age = 0
         self._recipe = recipe
         self._closed = False
+        self._beside = False  # other nodes are asked at the same time
         self._start_afresh()
         at_exit(self)
 
@@ -64,7 +120,12 @@ class BlockingTransport:
         self._late: list[Parked] = []  # of tokens that are done with, and of requests without one
         self._ears: list[Listener] = []
         self._living: set[str] = set()  # tokens
+        self._hellos: list[Hello] = []
         self._guard = threading.RLock()  # around what is parked; never held while waiting; a signal handler may come back in
+
+    def side_by_side(self) -> None:
+        """See `transport.Transport.side_by_side`."""
+        self._beside = True
 
     async def call(self, request: Request, mark: bytes, tokens: Sequence[str], until: float, undo: Undo = None) -> Reply:
         """See `transport.Transport.call`."""
@@ -73,7 +134,7 @@ class BlockingTransport:
         before = [(token, self._parked.get(token)) for token in tokens] if self._parked else ()
         parked, wire = self._take_parked(tokens) if before else (None, None)
         if wire is None:
-            wire = self._take(until)
+            wire = self._idle_one() or await self._new(until, None if undo is not None else request)
         try:
             reply = await wire.ask(request.pack(wire.carried), mark, until)
         except BaseException as error:
@@ -102,7 +163,7 @@ class BlockingTransport:
                 else:
                     self._keep(wire)
                     return reply
-            wire = self._take(until)
+            wire = self._idle_one() or await self._new(until, request)
             reply = await self._exchange(wire, None, request, mark, (token,), until, None)
             self._keep(wire)
             return reply
@@ -131,21 +192,23 @@ class BlockingTransport:
 
     def lag(self) -> float:
         """See `transport.Transport.lag`."""
-        if not self._parked and not self._late:
+        if not self._parked and not self._late and not self._hellos:
             return 0.0
+        self._hellos = hellos = self._under_way()
         self._reap()
         with self._guard:
             some = {parked for parked in [*self._parked.values(), *self._late] if parked.wire is not None}
         long_ago = now() - OVERDUE  # what is kept for a living token says nothing about the node any more
         waiting = [parked for parked in some if parked.since > long_ago or self._living.isdisjoint(parked.tokens)]
-        if len(waiting) > CROWD:
+        if len(waiting) > CROWD or len(hellos) > CROWD:
             return inf
-        return now() - min(parked.since for parked in waiting) if waiting else 0.0
+        since = [parked.since for parked in waiting] + [hello.since for hello in hellos]
+        return now() - min(since) if since else 0.0
 
     async def listen(self, within: float) -> Listener:
         """See `transport.Transport.listen`."""
         self._enter()
-        ear = Listener(self._connect(now() + within), self._broken)
+        ear = Listener(await self._connected(now() + within, Wire.close), self._broken)
         with self._guard:
             self._ears = [other for other in self._ears if not other.closed] + [ear]
         if self._closed:  # meanwhile
@@ -157,6 +220,9 @@ class BlockingTransport:
         """See `transport.Transport.close`."""
         self._closed = True
         if self._pid == os.getpid():
+            until = now() + CLOSING
+            for hello in self._hellos:  # what they still have to say
+                hello.thread.join(max(until - now(), 0.0))
             self.rest()
             for ear in self._ears:
                 ear.close()
@@ -196,19 +262,60 @@ class BlockingTransport:
                 wire.close()
         return None, None
 
-    def _take(self, until: float) -> Wire:
-        """An idle connection that is still good, or a new one. Raises Unavailable: then nothing was sent."""
+    def _idle_one(self) -> Wire | None:
+        """An idle connection that is still good."""
         if not self._idle and (self._parked or self._late):
             self._reap()
         while True:
             try:
                 wire = self._idle.pop()  # another thread may take the last one: no test before the pop
             except IndexError:
-                wire = self._connect(until)
-                self.age += 1
-                return wire
+                return None
             if not wire.dead and not wire.readable():
                 return wire
+            wire.close()
+
+    async def _new(self, until: float, request: Request | None) -> Wire:
+        """A new connection for requests. Raises Unavailable, or whatever interrupts it: then nothing was sent, unless this
+        `request` is given: it goes out when it can."""
+        wire = await self._connected(until, self._keep if request is None else partial(self._say_late, request))
+        self.age += 1
+        return wire
+
+    async def _connected(self, until: float, late: Callable[[Wire], None]) -> Wire:
+        if not self._beside:
+            return self._connect(until)
+        hellos = self._under_way()
+        if len(hellos) > CROWD:
+            raise self._broken(Late())
+        # Where one has been waited for, the next need not be: the node is slow, or does not answer at all.
+        moment = 0.0 if hellos and now() - hellos[0].since > MOMENT else MOMENT
+        try:
+            hello = Hello(self._connect, until, late, moment)
+        except RuntimeError:  # no more threads, or the interpreter ends
+            return self._connect(until)
+        self._hellos = [*hellos, hello]
+        try:
+            return await hello.wire()
+        except Late as error:
+            raise self._broken(error) from error
+
+    def _under_way(self) -> list[Hello]:
+        """Those that have not come to an end, the oldest first."""
+        return [hello for hello in self._hellos if hello.thread.is_alive()]
+
+    def _say_late(self, request: Request, wire: Wire) -> None:
+        """Send what nobody waits for any more, on a connection that has come too late for it."""
+        parked = Parked(())
+        parked.wire, parked.since = wire, now()
+        try:
+            wire.say_late(request.pack(wire.carried))
+        except OSError:
+            wire.close()
+            return
+        with self._guard:
+            self._late.append(parked)
+        if self._closed:
             wire.close()
 
     def _connect(self, until: float) -> Wire:

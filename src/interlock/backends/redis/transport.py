@@ -38,6 +38,9 @@ class Transport(Protocol):
     age: int
     """Grows with a new connection: the node may be another one by now."""
 
+    def side_by_side(self) -> None:
+        """Other nodes are asked at the same time: they must not wait until this one has said hello."""
+
     async def call(self, request: Request, mark: bytes, tokens: Sequence[str], until: float, undo: Undo = None) -> Reply:
         """One request, one reply. Goes down the connection that still owes one of the tokens an answer, if there is one.
 

@@ -141,6 +141,12 @@ class Wire:
             raise ConnectionResetError(ECONNRESET, "the peer closed the connection")
         self._parser.feed(data)
 
+    def say_late(self, request: bytes) -> None:
+        """Send a request whose reply nobody waits for. Raises OSError when the peer is gone, or takes no more."""
+        self.owed += 1
+        if self._push(request):
+            raise ConnectionResetError(ECONNRESET, "the peer takes no more")
+
     def say_last(self, request: bytes) -> None:
         """Send what there is room for: the wire is closed behind it. Raises OSError when the peer is gone."""
         self._push(request)
