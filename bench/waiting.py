@@ -433,9 +433,7 @@ def _killed(node: Node, times: int = 10, ttl: float = 2.0) -> None:
             late.append(_woken(wait, kill, 0.5) - left[0])
             holder.wait()
             holder.stdout.close()
-    print(
-        f"\na holder with a ttl of {ttl:g} s is killed (SIGKILL), {times} times; who waits has it after what was left of the ttl and"
-    )
+    print(f"\na holder with a ttl of {ttl:g} s is killed (SIGKILL), {times} times; who waits has it after the rest of that and")
     print(f"  {max(late) * 1000:+.0f} ms at the latest, median {statistics.median(late) * 1000:+.0f} ms")
 
 
