@@ -10,7 +10,8 @@ It reads requests and writes answers as lines of JSON (`peer.mjs` speaks the sam
     (end of file: close, and leave)            {"error": text} to anything that goes wrong
 
 An adapter is a class: the setup comes as keyword arguments, `cycle()` acquires and releases once (or `each` times: then a
-time is divided by that), `close()` ends it. With `async def cycle` all its methods are coroutines, and `start()` comes first.
+time is divided by that), `close()` ends it. With `async def cycle` all its methods are coroutines, and `start()` comes first;
+`loop_factory()`, if it has one, makes the loop.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Host:
 
     def __init__(self, adapter: type[Any], setup: dict[str, Any]) -> None:
         self.awaited = inspect.iscoroutinefunction(adapter.cycle)
-        self.runner = asyncio.Runner() if self.awaited else None
+        self.runner = asyncio.Runner(loop_factory=getattr(adapter, "loop_factory", None)) if self.awaited else None
         self.subject = adapter(**setup)
         self.each = getattr(self.subject, "each", 1)
         if self.runner is not None:

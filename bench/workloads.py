@@ -52,6 +52,7 @@ JOINED = ("asyncio protocol, writes joined", "floors:SharedTasks")
 FILE = ("bare BEGIN IMMEDIATE", "floors:Sqlite")
 BLOCKING, ASYNCIO, TASKS = "ours:Blocking", "ours:Asyncio", "ours:Tasks"
 BY_HAND = "our requests, by hand"  # a subject for each floor: see `by_hand`
+ON_UVLOOP = "interlock on uvloop"
 MS = 0.001
 
 WORKLOADS = [
@@ -88,6 +89,8 @@ def measure(work: Workload, stage: Stage) -> Result:
         for label, source in stage.sources.items():
             mine = setup if work.nodes else {"file": stage.file()}
             enter(label, our_command(work.ours, mine), source)
+        if work.ours != BLOCKING:
+            enter(ON_UVLOOP, our_command(work.ours.replace("ours", "on_uvloop"), setup))
         for peer in stage.peers:
             if work.kind in peer.peer.adapters:
                 # A few hundred locks a second: fewer of them, and three rounds.
