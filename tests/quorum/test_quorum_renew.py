@@ -141,6 +141,8 @@ def test_a_node_that_does_not_read_keeps_no_other_from_being_asked(five: list[No
     async def body(kit: Kit) -> None:
         client = kit.client(request_timeout=5)
         leases = [(await take(client, f"{n:05}" * 100, ttl=30.0)) for n in range(300)]
+        await settled(kit, client, five, leases)  # none that only this one and two others have
+        await well(kit, client)
         batch = leases * 20  # six megabytes: far more than the system buffers for a frozen node
         five[0].pause()
         began = time.monotonic()
