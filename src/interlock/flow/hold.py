@@ -225,8 +225,10 @@ async def _give_back(site: Site, hold: Hold) -> bool:
     elif not hold.released and hold.leaving:
         hold.vanished(site.runtime.now(), taken=False)
         hold.tell()
-    if outcome is not None and (outcome.unclaimed or outcome.token):
-        await site.runtime.shield(lambda: _pass_on(site, hold.name, outcome))
+    if outcome is not None:
+        if outcome.unclaimed or outcome.token:
+            await site.runtime.shield(lambda: _pass_on(site, hold.name, outcome))
+        site.runtime.after_you()
     return held
 
 

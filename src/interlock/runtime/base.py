@@ -117,6 +117,9 @@ class Runtime(Protocol):
     def here(self) -> None:
         """Raise UsageError if this is another event loop than the one before."""
 
+    def after_you(self) -> None:
+        """Somebody was woken, and should run before we go on, if that is not so by itself."""
+
 
 if hasattr(time, "CLOCK_BOOTTIME"):
 
@@ -156,6 +159,9 @@ class World:
 
     def here(self) -> None:
         """See `Runtime.here`."""
+
+    def after_you(self) -> None:
+        """See `Runtime.after_you`."""
 
     now = staticmethod(now)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
@@ -28,6 +29,10 @@ class BlockingRuntime(World):
     async def sleep(self, seconds: float) -> None:
         """See `Runtime.sleep`."""
         await Wait(None, now() + seconds)
+
+    def after_you(self) -> None:
+        """See `Runtime.after_you`. It waits for the interpreter, which we would keep for up to five milliseconds."""
+        time.sleep(0)
 
     async def shield(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """See `Runtime.shield`. A thread cannot be cancelled; Ctrl-C still gets through, on purpose."""

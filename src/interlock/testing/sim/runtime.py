@@ -66,6 +66,9 @@ class SimRuntime:
     def here(self) -> None:
         """See `Runtime.here`."""
 
+    def after_you(self) -> None:
+        """See `Runtime.after_you`. Whoever was woken has its turn anyhow."""
+
     async def readable(self, fd: int, until: float) -> bool:
         """See `Runtime.readable`. There are no descriptors here."""
         raise NotImplementedError("a simulated process has no descriptors")
