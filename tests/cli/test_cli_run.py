@@ -88,6 +88,12 @@ def test_it_waits_for_ever_by_default(url: str) -> None:
         (["job", "--grace", "30s", "--ttl", "30s", "--", "true"], "half of the ttl"),
         (["job", "--grace", "16", "--", "true"], "half of the ttl"),
         (["job", "--at-least", "x", "--", "true"], "--at-least"),
+        (["job", "--at-least", "0", "--", "true"], "--at-least 0: 10 ms to 7 days"),
+        (["job", "--at-least", "8d", "--", "true"], "--at-least 8d: 10 ms to 7 days"),
+        (["job", "--ttl", "", "--", "true"], "--ttl"),  # as from an unset variable
+        (["job", "--at-least", "", "--", "true"], "--at-least"),
+        (["job", "--max-hold", "", "--", "true"], "--max-hold"),
+        (["job", "--lock-delay", "", "--", "true"], "--lock-delay"),
         (["job", "--max-hold", "5s", "--", "true"], "max_hold"),
         (["job", "--lock-delay", "8d", "--", "true"], "lock_delay"),
         (["job", "--reason", "two\nlines", "--", "true"], "one line"),

@@ -73,6 +73,13 @@ def test_the_mutants_are_listed(run: Run) -> None:
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(MUTANTS)
 
 
+def test_a_warning_is_a_line_of_ours(run: Run) -> None:
+    done = run("sim", "--nodes", "2", "--faults", "delay")
+    assert done.returncode == 0
+    assert done.stderr.startswith("interlock: a quorum of 2 nodes")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_wrong_command_line(run: Run) -> None:
     for arguments in (
         ["--faults", "rain"],
@@ -81,6 +88,8 @@ def test_a_wrong_command_line(run: Run) -> None:
         ["--histories", "0"],
         ["--seed", "x"],
         ["--jobs", "0"],
+        ["--faults", "mixed,delay"],
+        ["--jsonl", "--histories", "2"],
     ):
         done = run("sim", *arguments)
         assert (done.returncode, done.stdout) == (64, ""), arguments

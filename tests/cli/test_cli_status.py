@@ -179,6 +179,14 @@ def test_a_place_that_is_not_the_usual_one_is_named_and_warned_of_in_one_line(ru
     assert done.stderr.count("\n") == 1
 
 
+def test_nodes_that_do_not_answer_are_told_apart_in_one_line(run: Run) -> None:
+    done = run("status", "order:1", "--url", "redis://127.0.0.1:1,redis://127.0.0.1:2,redis://127.0.0.1:3")
+    assert done.returncode == 69
+    assert done.stderr.count("\n") == 1
+    assert "2 of 3 nodes must answer: redis://127.0.0.1:1 refused" in done.stderr
+    assert "; redis://127.0.0.1:2 refused" in done.stderr
+
+
 def test_the_nodes_of_a_quorum(run: Run, make_nodes: Callable[..., list[Node]]) -> None:
     nodes = make_nodes(3)
     url = ",".join(node.url for node in nodes)

@@ -314,6 +314,7 @@ def test_the_bench_runs_and_its_figures_fill_the_page(monkeypatch: pytest.Monkey
     assert results["F"]["value"] == pytest.approx(1 / results["F"]["rows"]["interlock"]["ratio"], abs=0.001)
     assert results["B-1ms"]["rows"]["five sockets and poll"]["p50"] >= 2000, "two round trips of a millisecond"
     assert facts["growth"].keys() == {"nodes", "waiters", "leases", "names"}
+    assert len(facts["layers"]) == 7, "three ways to one node and to five, and a file"
     assert all(layers["whole"] > 0 for layers in facts["layers"].values())
     page = (docs / "performance.md").read_text()
     assert "| A | One node, blocking | ≤ 1.50 x the floor |" in page

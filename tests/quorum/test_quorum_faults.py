@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,10 +16,12 @@ import redis
 
 import interlock
 from interlock.backends.electorate import Electorate
+from interlock.backends.redis.blocking import CROWD
 from interlock.backends.registry import open_backend
 from interlock.core.claim import Claim, Granted, Place, Refused, Renewal
 from interlock.runtime.aio import AsyncioRuntime
 from interlock.runtime.base import now
+from interlock.runtime.blocking import BlockingRuntime, run
 from interlock.testing import FaultProxy, Node, start_nodes, stop_nodes
 from interlock.testing.conformance import backend_of, expect, let_go, take, token_of
 from interlock.testing.faces import Kit, run_body
@@ -240,6 +243,33 @@ def test_connecting_to_a_frozen_node_keeps_no_other_waiting(colour: str) -> None
         run_body(body, urls(nodes), colour)
     finally:
         stop_nodes(nodes)
+
+
+def test_few_threads_wait_for_a_node_that_does_not_say_hello(fresh_node: Callable[..., Node]) -> None:
+    node = fresh_node(password="secret")
+    member: Any = open_backend(node.url, BlockingRuntime())
+    member.elect()
+    node.pause()
+    began, errors = time.monotonic(), []
+
+    def ask() -> None:
+        try:
+            run(member.roll(3.0))
+        except interlock.Unavailable as error:
+            errors.append((time.monotonic() - began, error.cause))
+
+    threads = [threading.Thread(target=ask) for _ in range(60)]
+    for thread in threads:
+        thread.start()
+    most = 0
+    while any(thread.is_alive() for thread in threads):
+        most = max(most, sum(thread.name == "interlock-hello" for thread in threading.enumerate()))
+        time.sleep(0.01)
+    node.resume()
+    run(member.close())
+    assert most == CROWD + 1
+    assert {cause for _, cause in errors} == {"timeout"}
+    assert len([took for took, _ in errors if took < 2.5]) > 10, "the others are told at once"
 
 
 def test_a_frozen_node_that_is_to_be_let_back_in_is_not_waited_for_by_every_claim(five: list[Node], colour: str) -> None:

@@ -59,7 +59,7 @@ class Parked:
 class Hello:
     """A connection that a thread opens. It is waited for a moment; from then on others have their turns meanwhile."""
 
-    def __init__(self, connect: Callable[[float], Wire], until: float, late: Callable[[Wire], None], moment: float) -> None:
+    def __init__(self, connect: Callable[[float], Wire], until: float, late: Callable[[Wire], None]) -> None:
         self.since = now()
         self._connect, self._until = connect, until
         self._late = late  # called with a connection that nobody waits for any more
@@ -69,8 +69,6 @@ class Hello:
         self._bell = ThreadBell()
         self.thread = threading.Thread(target=self._work, name="interlock-hello", daemon=True)
         self.thread.start()
-        if moment:
-            self.thread.join(moment)
 
     def _work(self) -> None:
         try:
@@ -194,7 +192,7 @@ class BlockingTransport:
         """See `transport.Transport.lag`."""
         if not self._parked and not self._late and not self._hellos:
             return 0.0
-        self._hellos = hellos = self._under_way()
+        hellos = [hello for hello in self._hellos if hello.thread.is_alive()]
         self._reap()
         with self._guard:
             some = {parked for parked in [*self._parked.values(), *self._late] if parked.wire is not None}
@@ -285,24 +283,20 @@ class BlockingTransport:
     async def _connected(self, until: float, late: Callable[[Wire], None]) -> Wire:
         if not self._beside:
             return self._connect(until)
-        hellos = self._under_way()
-        if len(hellos) > CROWD:
-            raise self._broken(Late())
-        # Where one has been waited for, the next need not be: the node is slow, or does not answer at all.
-        moment = 0.0 if hellos and now() - hellos[0].since > MOMENT else MOMENT
         try:
-            hello = Hello(self._connect, until, late, moment)
+            with self._guard:
+                self._hellos = hellos = [hello for hello in self._hellos if hello.thread.is_alive()]
+                if len(hellos) > CROWD:
+                    raise self._broken(Late())
+                hellos.append(hello := Hello(self._connect, until, late))
         except RuntimeError:  # no more threads, or the interpreter ends
             return self._connect(until)
-        self._hellos = [*hellos, hello]
+        if now() - hellos[0].since <= MOMENT:  # else one was waited for already: the node is slow, or does not answer at all
+            hello.thread.join(MOMENT)
         try:
             return await hello.wire()
         except Late as error:
             raise self._broken(error) from error
-
-    def _under_way(self) -> list[Hello]:
-        """Those that have not come to an end, the oldest first."""
-        return [hello for hello in self._hellos if hello.thread.is_alive()]
 
     def _say_late(self, request: Request, wire: Wire) -> None:
         """Send what nobody waits for any more, on a connection that has come too late for it."""
