@@ -12,8 +12,8 @@ from interlock.backends.redis import packing
 from interlock.backends.redis.aio import AsyncTransport
 from interlock.backends.redis.aio_wire import LATE, Wire
 from interlock.backends.redis.resp import INCOMPLETE, Parser
-from interlock.backends.redis.scripts import CLAIM, RELEASE
-from interlock.core.claim import Claim
+from interlock.backends.redis.scripts import CLAIM, HAND_OVER, RELEASE
+from interlock.core.claim import Claim, Place
 from interlock.runtime.base import now
 from tests.guard.counting import no_server
 
@@ -25,6 +25,12 @@ def test_what_is_packed_at_once_is_what_would_be_packed_word_by_word(name: str, 
     assert packing.plain_claim(name, token, 10_000, b"1f") == claim
     release = RELEASE(packing.line_keys(name), *packing.leaving(token, b"", 17, 0), b"1f")
     assert packing.plain_release(name, token, 17, b"1f") == release
+    place = Place(1_700_000_000_000_000, "interlock:inbox:7", 3.0)
+    heir, member = Claim(name, token[::-1], 10.0, place), packing.standing(token[::-1], place)
+    words = *packing.claiming(heir, 0), member, b"1700000000000000", b"0", token.encode(), b"12", b"17", b"", b"1f"
+    assert packing.plain_hand_over(name, token, heir, member, place.arrival, 12, 17, b"1f") == HAND_OVER(
+        packing.line_keys(name), *words
+    )
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ import interlock
 from interlock.backends.redis import clock, inbox
 from interlock.backends.redis.backend import RedisBackend
 from interlock.backends.redis.inbox import read
+from interlock.backends.redis.packing import standing
+from interlock.backends.redis.resp import bulk
 from interlock.core.claim import Announced, Claim, Granted, Place, Refused
 from interlock.testing import FaultProxy, Node
 from interlock.testing.conformance import Case, let_go, run_case, take, token_of
@@ -127,6 +129,32 @@ def test_what_a_hand_over_costs(node: Node, colour: str) -> None:
         assert to_another == {**plain, "zadd": 1, "zpopmin": 1, "publish": 1, "time": 1}
         await served(other, waiting)
         assert node.command("PTTL", LINE) > 3_500_000, "the heir stands in a line that expires"
+
+    run_body(body, node.url, colour)
+
+
+def test_a_hand_over_leaves_nothing_behind_and_can_be_taken_back(node: Node, colour: str) -> None:
+    """Both tokens: who gives it, and who gets it, with how that one may stand in line."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        line, transport = line_of(client), redis_of(client)._transport
+        box, holder, call = await line.open_inbox(WITHIN), await take(client, "n"), transport.call
+        undos: list[Any] = []
+
+        def recorded(request: Any, mark: bytes, tokens: Any, until: float, undo: Any = None) -> Any:
+            undos.append((tokens, undo))
+            return call(request, mark, tokens, until, undo)
+
+        transport.call = recorded  # type: ignore[method-assign]
+        heir = heir_of(client, "n", 1000, box)
+        assert isinstance((await line.hand_over("n", holder.token, heir, 0, WITHIN)).heir, Granted)
+        ((tokens, undo),) = undos
+        assert tokens == (heir.token, holder.token)
+        first, second = undo()
+        assert bulk(holder.token.encode()) in first.rest
+        assert bulk(heir.token.encode()) + bulk(standing(heir.token, heir.place)) in second.rest
+        nothing_is_remembered(client)
 
     run_body(body, node.url, colour)
 

@@ -741,6 +741,54 @@ def test_a_wrong_wall_clock_does_not_change_the_order(valkey_node: Node) -> None
     asyncio.run(main())
 
 
+def test_sixteen_in_a_row_stay_here_then_the_oldest_goes_first(valkey_node: Node) -> None:
+    """And then sixteen more: only every seventeenth hand-over has to look who waits elsewhere."""
+
+    async def main() -> None:
+        async with clients(valkey_node.url, 2, ttl=30) as (here, there):
+            order: list[str] = []
+
+            async def work(client: Any, who: str) -> None:
+                async with client.lock("streak", timeout=20):
+                    order.append(who)
+
+            async with here.lock("streak"):
+                jobs = [asyncio.create_task(work(here, "here")) for _ in range(5)]
+                await asyncio.sleep(0.02)
+                jobs.append(asyncio.create_task(work(there, "there")))
+                await in_line(there)
+                await asyncio.sleep(0.02)
+                jobs += [asyncio.create_task(work(here, "here")) for _ in range(95)]
+                await asyncio.sleep(0.02)
+                before = valkey_node.info("commandstats")
+            await asyncio.gather(*jobs)
+            looks = calls(valkey_node.info("commandstats"), "zpopmin") - calls(before, "zpopmin")
+            assert len(order) == 101
+            assert order.index("there") == 16
+            assert looks <= 101 / 17 + 2, "all that a streak has to ask"
+
+    def calls(stats: dict[str, str], verb: str) -> int:
+        return int(stats.get(f"cmdstat_{verb}", "calls=0").partition("calls=")[2].partition(",")[0])
+
+    asyncio.run(main())
+
+
+def test_the_wall_clock_is_asked_now_and_then_and_not_for_each(valkey_node: Node) -> None:
+    async def main() -> None:
+        async with clients(valkey_node.url, 1) as (client,):
+            hub, runtime = client._site.hub, client._site.runtime
+            looks: list[float] = []
+            at = real = runtime.now()
+            runtime.wall_ahead = lambda: looks.append(at) or 1000.0 + len(looks)
+            runtime.now = lambda: at
+            for moment, guess in ((0.0, 1001.0), (0.5, 1001.0), (1.5, 1002.0), (2.0, 1002.0), (3600.0, 1003.0)):
+                at = 0.1 + moment
+                assert hub.offset() == guess
+            runtime.now = lambda: real
+
+    asyncio.run(main())
+
+
 def test_what_is_known_of_the_stores_clock_is_changed_no_more_than_need_be(url: str) -> None:
     async def main() -> None:
         async with clients(url, 1) as (client,):

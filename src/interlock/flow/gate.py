@@ -27,7 +27,7 @@ from ..core.lease import Hold, Policy
 from ..runtime import forks
 from ..runtime.base import Bell
 
-STREAK = 16  # hand-overs in a row within one process, before those who wait elsewhere come first
+STREAK = 16  # hand-overs in a row within one process, before one that goes to whoever has waited longest, here or elsewhere
 LOOK = 10.0  # seconds for which one that is not first sleeps at most: it may become first without being told
 SWEEP = 1024  # names more than at the last look, before those whose leases are over are forgotten
 
@@ -300,8 +300,11 @@ class Gate:
             heir.offered = ""
             heir.ring()
 
-    def handed(self, hold: Hold, heir: Waiter, given: Hold) -> bool:
-        """The heir was granted it. False: it has left meanwhile, so what was granted must be passed on."""
+    def handed(self, hold: Hold, heir: Waiter, given: Hold, barged: bool) -> bool:
+        """The heir was granted it; `barged`: before all who wait elsewhere. Else none of those came before it: a new streak.
+
+        False: it has left meanwhile, so what was granted must be passed on.
+        """
         with self.guard:
             self.in_line.pop(given.token, None)
             heir.offered = ""
@@ -310,7 +313,7 @@ class Gate:
                 if door.holder is hold:
                     door.holder = given  # for a moment: it is released at once, with the next one as heir
                 return False
-            self._give(heir, given, door.streak + 1)
+            self._give(heir, given, door.streak + 1 if barged else 0)
             heir.ring()
             return True
 

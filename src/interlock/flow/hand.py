@@ -62,7 +62,7 @@ async def hand_over(site: Site, hold: Hold, heir: Waiter, barges: bool) -> Outco
         if isinstance(handed.heir, Granted):
             given = believe(site, claim, handed.heir, sent_at, heir.policy)
             if given is not None:
-                return Outcome(handed.held, None if site.gate.handed(hold, heir, given) else given)
+                return Outcome(handed.held, None if site.gate.handed(hold, heir, given, barges) else given)
         elif site.gate.stands(heir, handed.heir, sent_at):
             site.gate.left(hold)
             return Outcome(handed.held)

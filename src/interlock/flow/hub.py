@@ -25,6 +25,7 @@ from .gate import Gate, Waiter
 LINGER = 5.0  # seconds for which an inbox that nobody waits for is still listened to
 TICK = 0.5  # how often it looks whether anybody still waits
 REOPEN = 0.1  # pause before an inbox that cannot be opened is tried again
+GUESS = 1.0  # seconds for which the wall clock, which may be set, is not looked at again
 
 
 class Opening:
@@ -40,6 +41,8 @@ class Hub:
 
     def __init__(self, backend: Backend, runtime: Runtime, request_timeout: float, drift: float, gate: Gate) -> None:
         self._offset: float | None = None  # the store's clock minus ours, as far as we know: only orders the line
+        self._guess = 0.0  # the same, as far as this machine knows, and when it was asked
+        self._guessed_at = -inf
         self._line = cast(Line, backend)
         self._runtime = runtime
         self._request_timeout = request_timeout
@@ -110,7 +113,9 @@ class Hub:
         """What to add to a moment of our clock to have it on the store's, as near as we can tell."""
         if self._offset is not None:
             return self._offset
-        return self._runtime.wall_ahead() if self._line.capabilities.hosts else 0.0
+        if self._line.capabilities.hosts and (now := self._runtime.now()) - self._guessed_at > GUESS:
+            self._guess, self._guessed_at = self._runtime.wall_ahead(), now
+        return self._guess
 
     def set_clock(self, sent_at: float, at: float) -> None:
         """The store's clock read `at` at some moment between `sent_at` and now. What we know is changed no more than need be:

@@ -50,11 +50,13 @@ from .packing import (
     lock_keys,
     ms,
     plain_claim,
+    plain_hand_over,
     plain_leave,
     plain_release,
     plain_vote,
     queue,
     seconds,
+    standing,
     text,
     undoing,
 )
@@ -236,7 +238,30 @@ class RedisBackend:
         self, name: str, token: str, heir: Claim, before: int, within: float, proposal: int = 0
     ) -> Handed | Unmarked:
         """See `port.LineMember.hand_over`."""
-        at, own = self._clock.at_least(self._transport.age), self._places.get(token, b"")
+        at, place = self._clock.at_least(self._transport.age), heir.place
+        known = heir.token == token or token in self._places or heir.token in self._places
+        if place is None or known or proposal or self._roll:
+            return await self._hand_over(name, token, heir, before, at, within, proposal)
+        # The way of nearly all: the heir is new in line, and the other does not stand there. As below, with less ado.
+        member, mark, tokens, until = standing(heir.token, place), fresh_mark(), (heir.token, token), self._now() + within
+        request = plain_hand_over(name, token, heir, member, place.arrival, before, at, mark)
+        undo = self._undo(name, (token, b""), (heir.token, member))
+        self._places[heir.token] = member
+        reply = await self._transport.call(request, mark, tokens, until, undo)
+        if type(reply) is ErrorReply:
+            reply = await self._refused(request, reply, mark, name, tokens, until, undo)
+        if type(reply) is list and len(reply) == 4 and reply[0] == 2:
+            _, fence, micros, _ = reply
+            if type(fence) is int and type(micros) is int:
+                self._clock.told(micros, self._transport.age)
+                self._left(heir.token)
+                return Handed(True, Granted(fence, given(heir.ttl)))
+        return self._handed(token, heir, reply)
+
+    async def _hand_over(
+        self, name: str, token: str, heir: Claim, before: int, at: int, within: float, proposal: int
+    ) -> Handed | Unmarked:
+        own = self._places.get(token, b"")
         arguments = (*claiming(heir, proposal), *self._stand(heir), token.encode(), b"%d" % before, b"%d" % at, own)
         member = self._places.get(heir.token, b"")
         reply = await self._run(
@@ -248,6 +273,9 @@ class RedisBackend:
             within,
             self._undo(name, (token, own), (heir.token, member)),
         )
+        return self._handed(token, heir, reply)
+
+    def _handed(self, token: str, heir: Claim, reply: Reply) -> Handed | Unmarked:
         answer = self._claimed(heir, reply)
         if isinstance(answer, Unmarked):
             return answer
@@ -273,7 +301,7 @@ class RedisBackend:
         """How a claim stands in line if it is refused, for claim.lua. A token that is there keeps to how it is there."""
         known, place = self._places.get(claim.token), claim.place
         if place is not None and known is None:
-            self._places[claim.token] = member = f"{claim.token} {place.inbox} {max(ms(place.ttl), 1)}".encode()
+            self._places[claim.token] = member = standing(claim.token, place)
             return member, b"%d" % place.arrival, b"0"
         return known or b"", b"%d" % place.arrival if place is not None else b"", b"1" if known else b"0"
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from ...core import fence as fences
-from ...core.claim import Claim, Waiting
+from ...core.claim import Claim, Place, Waiting
 from .resp import bulk
-from .scripts import CLAIM, RELEASE, Request
+from .scripts import CLAIM, HAND_OVER, RELEASE, Request
 
 # How long an unused fence counter is kept. Longer than any plausible step back of a server's clock: within this time the
 # counter, not the clock, decides. Short enough that a million names do not leave a million counters for long.
@@ -58,6 +58,11 @@ def claiming(claim: Claim, proposal: int) -> tuple[bytes, ...]:
     return claim.token.encode(), b"%d" % ms(claim.ttl), IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal
 
 
+def standing(token: str, place: Place) -> bytes:
+    """How a token stands in line."""
+    return f"{token} {place.inbox} {max(ms(place.ttl), 1)}".encode()
+
+
 def leaving(token: str, member: bytes, at: int = 0, proposal: int = 0) -> tuple[bytes, ...]:
     """What release.lua is told."""
     return token.encode(), member, b"%d" % at, IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal
@@ -68,7 +73,7 @@ def undoing(name: str, token: str, member: bytes, roll: tuple[bytes, ...], mark:
     return RELEASE(line_keys(name) + roll, *leaving(token, member), mark)
 
 
-# --- the two that matter: what a lock without waiters costs, packed with as few steps as can be -------------------------
+# --- those that matter: a lock without waiters, and one that goes from hand to hand, packed with as few steps as can be --
 
 
 def _packed(*words: bytes) -> bytes:
@@ -99,6 +104,20 @@ def plain_release(name: str, token: str, at: int, mark: bytes) -> Request:
     size = len(key)
     rest = size, key, size + 18, key, size + 17, key, len(word), word, len(time), time, len(mark), mark
     return Request(RELEASE, 11, _RELEASE % rest)
+
+
+_HAND_OVER = bulk(b"3") + _WORD + _FENCE + _LINE + _WORD + b"%b" + 2 * _WORD + bulk(b"0") + 3 * _WORD + bulk(b"") + _WORD
+
+
+def plain_hand_over(
+    name: str, token: str, heir: Claim, member: bytes, arrival: int, before: int, at: int, mark: bytes
+) -> Request:
+    """As `HAND_OVER(line_keys(name), *claiming(...), ...)`, by one that does not stand in line, to one that is new there."""
+    key, word, old, when = name.encode(), heir.token.encode(), token.encode(), b"%d" % arrival
+    size, who, time = len(key), b"%d" % before, b"%d" % at
+    keys = size, key, size + 18, key, size + 17, key
+    rest = len(word), word, _packed_ttl(ms(heir.ttl)), len(member), member, len(when), when
+    return Request(HAND_OVER, 17, _HAND_OVER % (*keys, *rest, len(old), old, len(who), who, len(time), time, len(mark), mark))
 
 
 # --- one question to many nodes is packed once: all but what is each node's own -----------------------------------------
