@@ -68,8 +68,10 @@ def test_the_environment_decides_when_nothing_is_said(face: Any, monkeypatch: py
 @both
 def test_a_wrong_environment_is_an_error_and_no_silent_default(face: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INTERLOCK_URL", "localhost:6379")
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=r"^INTERLOCK_URL: "):
         face()
+    with pytest.raises(UsageError, match=r"^(?!INTERLOCK_URL)"):
+        face("localhost:6379")
     monkeypatch.setenv("INTERLOCK_URL", "redis://a,redis://b,redis://c")
     assert face().address == "quorum of 3 (redis://a:6379, redis://b:6379, redis://c:6379)"
 

@@ -1054,6 +1054,17 @@ def test_urls_that_mean_nothing_good(url: str, match: str) -> None:
     assert "nothing was written" in str(caught.value)
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a directory in which nobody can make a file, not even root")
+def test_a_file_that_cannot_be_made_is_said_once_and_nothing_else() -> None:
+    """There is nothing to take back, so nobody may say that this failed."""
+    with interlock.Client("sqlite:///proc/locks.db") as client, pytest.raises(Unavailable) as caught:
+        client.lock("x").acquire(timeout=1)
+    text = str(caught.value)
+    assert text.count("nothing was written") == text.count("cannot be used") == 1
+    assert "may stay locked" not in text
+    assert text.endswith("Nothing is left behind")
+
+
 def test_a_relative_path_is_taken_at_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     client = open_sqlite("sqlite:locks.db", RUNTIME)

@@ -9,7 +9,6 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from ..backends.registry import open_backend
 from ..core import checks
 from ..core.checks import Duration
 from ..core.claim import Entry
@@ -23,7 +22,7 @@ from ..flow.site import Site
 from ..flow.wait import dismiss
 from ..runtime.aio import AsyncioRuntime, Leash
 from .base import BaseLease, Entered
-from .options import UNSET, Callback, Options, Settings, Unset, where
+from .options import UNSET, Callback, Options, Settings, Unset, opened, where
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -183,7 +182,7 @@ class AsyncClient:
         bound = checks.request_timeout(1.0 if request_timeout is UNSET else request_timeout)
         given = request_timeout is not UNSET and isinstance(nodes, list | tuple)
         self._options = Options.checked(ttl, timeout, renew, drift, bound if given else 0.0)
-        self._site = Site.of(open_backend(nodes, runtime), runtime, bound, self._options.drift)
+        self._site = Site.of(opened(url, nodes, runtime), runtime, bound, self._options.drift)
         self._keeper = Keeper(self._site)
 
     @property

@@ -9,10 +9,13 @@ from enum import Enum
 from math import inf
 from typing import Any, Final, NamedTuple, TypedDict
 
+from ..backends.port import Backend
+from ..backends.registry import open_backend
 from ..core import checks
 from ..core.checks import Duration
 from ..core.lease import DRIFT_RATE, Policy
 from ..errors import UsageError
+from ..runtime.base import Runtime
 
 _NEXT_URL = re.compile(r"\s*,\s*(?=[a-z][a-z0-9+.-]*:)", re.IGNORECASE)  # a comma may also stand in a password
 URL_VARIABLE = "INTERLOCK_URL"
@@ -152,3 +155,13 @@ def where(store: Any) -> Any:
     if isinstance(store, list | tuple) and not store:
         raise UsageError("the list of stores is empty; give a URL such as 'redis://localhost:6379'")
     return store
+
+
+def opened(url: Any, nodes: Any, runtime: Runtime) -> Backend:
+    """The store at `nodes`, which is `where(url)`. What is wrong with INTERLOCK_URL is said of INTERLOCK_URL."""
+    try:
+        return open_backend(nodes, runtime)
+    except UsageError as error:
+        if url is not None or not os.environ.get(URL_VARIABLE):
+            raise
+        raise type(error)(f"{URL_VARIABLE}: {error}") from None

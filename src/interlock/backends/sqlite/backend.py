@@ -231,6 +231,10 @@ class SqliteBackend:
         except UsageError:
             self._answered(number)
             raise
+        except Unavailable as error:
+            if isinstance(error.__cause__, OSError):  # the file could not even be opened: that is an answer too
+                self._answered(number)
+            raise
         self._owed.pop(number, None)
         if other:
             self._owed.pop(~number, None)
