@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 from ...backends.quorum import open_quorum
+from ...core.claim import Announced
 from ...core.lease import Hold, Policy, margin
 from ...errors import AcquireTimeout, InterlockError
 from ...flow import acquire as acquiring
@@ -23,6 +25,7 @@ from .wire import Link
 if TYPE_CHECKING:
     from .world import World
 
+DAWDLING, DAWDLE = 0.25, 0.004  # how often a listener is slow, and at most how slow
 TRIES = 24  # of somebody who does not wait in line but tries again and again: it is there at the moment a lease ends
 PATIENCE = 60  # questions without an answer, after the faults are over, before somebody is called stuck
 
@@ -35,7 +38,7 @@ class Client:
         self.links = [Link(world.network, process, node) for node in world.nodes]
         members = [SimMember(link, runtime) for link in self.links]
         backend = members[0] if len(members) == 1 else open_quorum(members, runtime)
-        self.site = Site.of(backend, runtime, world.plan.request_timeout)
+        self.site = Site.of(_dawdling(backend, runtime, world.kernel.random), runtime, world.plan.request_timeout)
         self.keeper = Keeper(self.site)
 
     async def close(self) -> None:
@@ -44,6 +47,20 @@ class Client:
         await self.site.hub.close()
         await self.keeper.close()
         await self.site.backend.close()
+
+
+def _dawdling(backend: Any, runtime: SimRuntime, random: Random) -> Any:
+    """Its listener does not always get on at once with what it has heard: it may be a thread, and others run."""
+    hear = backend.hear
+
+    async def slowly(until: float) -> Sequence[Announced]:
+        heard: Sequence[Announced] = await hear(until)
+        if heard and random.random() < DAWDLING:
+            await runtime.sleep(random.random() * DAWDLE)
+        return heard
+
+    backend.hear = slowly
+    return backend
 
 
 class Actor:
