@@ -27,7 +27,7 @@ class SimMember:
     def __init__(self, link: Link, runtime: SimRuntime) -> None:
         self.address = link.node.address
         self.path = self.path_type(link, runtime)
-        self._node, self._now = link.node, runtime.now
+        self._node, self._now, self._promised = link.node, runtime.now, runtime.promised
         self._inbox = f"{link.process.name}@{link.node.address}"
         self._ear: Ear | None = None
         self._patience = self._heard_at = 0.0
@@ -110,6 +110,8 @@ class SimMember:
     ) -> Handed | Unmarked:
         """See `port.LineMember.hand_over`."""
         self._stand(heir)
+        if heir.token != token:
+            self._promised(heir.token)
         tokens = (heir.token, token) if heir.token != token else (token,)
         undo = self._undo(name, token, heir.token)
         answer: Handed | Unmarked = await self.path.call(

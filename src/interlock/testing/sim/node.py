@@ -63,8 +63,9 @@ class Node:
         self.down = self.frozen = False
         self.era = 0  # another one after each restart: connections do not outlive it
         self.queue: list[tuple[Wire, Request]] = []  # what waits while it is frozen
-        self.freed: set[str] = set()  # tokens that were released here
-        self.revived: dict[str, tuple[str, Wire]] = {}  # tokens that got a name after that, and have not been released since
+        self.freed: dict[str, float] = {}  # tokens that were released here, and when
+        # Tokens that got a name after that, and have not been released since: the name, how they asked, and when it was
+        self.revived: dict[str, tuple[str, Wire, float]] = {}
         self.did: Callable[[Node, str], None] | None = (
             None  # told of what it has just done: a fault may be aimed at that moment
         )
@@ -164,12 +165,12 @@ class Node:
         return finished(act(*args[:-1], within=0.0, **{LAST[verb]: args[-1]}))
 
     def _freed(self, token: str) -> None:
-        self.freed.add(token)
+        self.freed[token] = self.kernel.now
         self.revived.pop(token, None)
 
     def _granted(self, claim: Claim, answer: object, wire: Wire) -> None:
         if self.freed and isinstance(answer, Granted) and claim.token in self.freed:
-            self.revived[claim.token] = claim.name, wire  # harmless if its own undo is right behind it
+            self.revived[claim.token] = claim.name, wire, self.freed[claim.token]  # harmless if its own undo is right behind it
 
     def holds(self) -> dict[str, str]:
         """Which token has which name now."""

@@ -30,6 +30,7 @@ class SimRuntime:
         self.kernel = kernel
         self.process = process
         self.minted: Callable[[str], None] = lambda token: None  # told of every token
+        self.promised: Callable[[str], None] = lambda token: None  # and of those that were made for somebody else
         self._fallen = fallen  # told of what nobody else would hear of: a task that ended with an error
         self._finishing: set[int] = set()
         self._settled: list[Future] = []

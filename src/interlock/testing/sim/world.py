@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from math import inf
 from typing import Any, NamedTuple
 
 from ..history import Event, Violation, check
@@ -68,6 +69,7 @@ class World:
             self.owner[token] = self.kernel.current.op if self.kernel.current is not None else ""
 
         runtime.minted = minted
+        runtime.promised = lambda token: self.owner.update({token: ""})
         return Client(self, process, runtime)
 
     # --- writing down ---------------------------------------------------------------------------------------------------
@@ -103,10 +105,14 @@ class World:
             self.kernel.run(1e9)
         except Endless as error:
             self.record("", "defect", note=str(error))
+        got = {event.lease: event.at for event in self.history if event.what == "got"}
         for node in self.nodes if "loss" not in self.plan.faults else ():
-            for token, (name, wire) in node.revived.items():
+            for token, (name, wire, freed_at) in node.revived.items():
+                lease = self.owner.get(token, token)
+                if got.get(lease, -inf) > freed_at:  # an undo struck it while it waited; it went on, and got the lock
+                    continue
                 if not wire.cut and not wire.overtaken:  # else its undo may have been lost with the connection
-                    self.record(node.address, "revived", name=name, lease=self.owner.get(token, token))
+                    self.record(node.address, "revived", name=name, lease=lease)
         if self.kernel.alive:
             self.record("", "defect", note=f"{len(self.kernel.alive)} tasks never ended")
             history, self.history = self.history, []
