@@ -29,6 +29,7 @@ from ..runtime.base import Bell
 
 STREAK = 16  # hand-overs in a row within one process, before one that goes to whoever has waited longest, here or elsewhere
 LOOK = 10.0  # seconds for which one that is not first sleeps at most: it may become first without being told
+RELY = 5.0  # seconds for which one in the store's line relies on what it was told: see `rely`
 SWEEP = 1024  # names more than at the last look, before those whose leases are over are forgotten
 
 
@@ -62,6 +63,14 @@ class Waiter:
         """Have it look around."""
         if self.bell is not None:
             self.bell.ring()
+
+
+def rely(retry_after: float) -> float:
+    """For how long somebody in line may rely on an answer that says when the holder's lease ends at the latest.
+
+    Not for long: the holder may release, and the next one be frozen, or killed before it knows. Then nobody tells those behind.
+    """
+    return min(retry_after, RELY) + 0.001
 
 
 NOBODY: list[Waiter] = []  # who waits at most doors: not one list each. It is never added to
@@ -156,8 +165,10 @@ class Gate:
 
     def _look_at(self, waiter: Waiter, now: float) -> float | None:
         door = self._doors[waiter.name]
-        if door.waiters[0] is not waiter:
-            return now + LOOK
+        while (first := door.waiters[0]) is not waiter:
+            if not first.gone:
+                return now + LOOK
+            door.remove(first)  # a signal struck while it left
         holder = door.holder
         if holder is not None and not holder.released and not holder.lost(now):
             return holder.deadline
@@ -207,10 +218,10 @@ class Gate:
 
     def _remove(self, waiter: Waiter) -> None:
         door = self._doors.get(waiter.name)
-        if door is not None and waiter.inside:
+        if door is not None:
             first = door.waiters[:1] == [waiter]
+            door.remove(waiter)  # before it is said: a signal that strikes between the two must not leave it there for ever
             waiter.inside = False
-            door.remove(waiter)
             if first and door.waiters:
                 door.waiters[0].ring()
         if self._emptied is not None:
@@ -235,8 +246,8 @@ class Gate:
         if door is None:
             door = self._doors[waiter.name] = Door()
         if waiter.inside:
-            waiter.inside = False
             door.remove(waiter)
+            waiter.inside = False
         door.streak = streak
         self._now_holds(door, hold)
 
@@ -293,11 +304,12 @@ class Gate:
             self.in_line[token] = heir
             return True
 
-    def withdraw(self, heir: Waiter) -> None:
-        """Nothing came of that; it asks for itself."""
+    def withdraw(self, heir: Waiter, token: str) -> None:
+        """Nothing came of that, if it was offered at all; it asks for itself."""
         with self.guard:
-            self.in_line.pop(heir.offered, None)
-            heir.offered = ""
+            if heir.offered == token:
+                heir.offered = ""
+                self.in_line.pop(token, None)
             heir.ring()
 
     def handed(self, hold: Hold, heir: Waiter, given: Hold, barged: bool) -> bool:
@@ -328,7 +340,7 @@ class Gate:
                 return False
             heir.token, heir.in_line = token, True
             heir.refused, heir.clock = refused, (sent_at, refused.at)
-            heir.until = 0.0 if heir.again else sent_at + (refused.retry_after or 0.0) + 0.001
+            heir.until = 0.0 if heir.again else sent_at + rely(refused.retry_after or 0.0)
             return True
 
     def back(self, waiter: Waiter, token: str) -> None:

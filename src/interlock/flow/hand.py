@@ -54,10 +54,10 @@ async def hand_over(site: Site, hold: Hold, heir: Waiter, barges: bool) -> Outco
     token, seat = site.runtime.token(heir.note), place(site, heir, inbox)
     claim = Claim(heir.name, token, heir.ttl + heir.policy.delay, seat)
     before = 0 if barges else seat.arrival
-    if not site.gate.offer(heir, token):
-        return None
-    sent_at = site.runtime.now()
+    sent_at, handed = site.runtime.now(), None
     try:
+        if not site.gate.offer(heir, token):
+            return None
         handed = await cast(Line, site.backend).hand_over(hold.name, hold.token, claim, before, site.within(hold.ttl))
         if isinstance(handed.heir, Granted):
             given = believe(site, claim, handed.heir, sent_at, heir.policy)
@@ -66,14 +66,18 @@ async def hand_over(site: Site, hold: Hold, heir: Waiter, barges: bool) -> Outco
         elif site.gate.stands(heir, handed.heir, sent_at):
             site.gate.left(hold)
             return Outcome(handed.held)
-        site.gate.withdraw(heir)
+        site.gate.withdraw(heir, token)
         site.gate.left(hold)
         return Outcome(handed.held, token=token)  # granted too late to be of use, or nobody needs it any more
     except UsageError:  # an answer: nothing happened
-        site.gate.withdraw(heir)
+        site.gate.withdraw(heir, token)
         return None
     except BaseException as error:
-        site.gate.withdraw(heir)
+        site.gate.withdraw(heir, token)
+        if handed is not None and handed.held:  # interrupted with the answer in hand: nobody must release it once more
+            hold.released = True
+            hold.notify("released")
+            site.gate.left(hold)
         with suppress(InterlockError):
             unanswered = await site.runtime.shield(lambda: site.backend.undo(hold.name, token, site.request_timeout))
             if isinstance(error, Unavailable) and not unanswered:  # that was its answer

@@ -74,14 +74,19 @@ class Hub:
 
     async def _opened(self) -> str:
         while not (inbox := self._inbox):
-            with self._gate.guard:
-                opening, first = self._opening, self._opening is None
-                if opening is None:
-                    opening = self._opening = Opening()
-                else:
-                    opening.waiting.append(bell := self._runtime.latch())
-            if first:
-                return await self._open(opening)
+            mine = Opening()
+            try:
+                with self._gate.guard:
+                    opening = self._opening
+                    if opening is None:
+                        opening = self._opening = mine
+                    else:
+                        opening.waiting.append(bell := self._runtime.latch())
+                if opening is mine:
+                    return await self._open(mine)
+            except BaseException:  # a signal may strike before it has begun, and nobody would open it any more
+                self._no_longer(mine)
+                raise
             await bell.wait(self._runtime.now() + self._request_timeout)
             if opening.error is not None:
                 raise Unavailable(str(opening.error), backend=opening.error.backend, cause=opening.error.cause)
@@ -95,10 +100,14 @@ class Hub:
             opening.error = Unavailable(str(error), backend=error.backend, cause=error.cause)  # that one knows this frame
             raise
         finally:  # the others find it open, or hear the same, or, if we were cancelled, one of them tries
-            with self._gate.guard:
-                self._opening = None
+            self._no_longer(opening)
             for bell in opening.waiting:
                 bell.ring()
+
+    def _no_longer(self, opening: Opening) -> None:
+        with self._gate.guard:
+            if self._opening is opening:
+                self._opening = None
 
     def _spawn(self) -> None:
         self._era += 1

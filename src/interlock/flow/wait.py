@@ -1,6 +1,7 @@
 """Waiting for a lock on a store that keeps a line: asked for once, then told.
 
-Invariant: whoever waits is told, or asks again no later than the end of the holder's lease. Interleavings and where each is
+Invariant: whoever waits is told, or asks again no later than the end of the holder's lease, and every few seconds: who was
+served meanwhile may be frozen or dead, and nobody would tell. Interleavings and where each is
 handled:
 
 - released between the refusal and the lining up → it lines up with the claim itself, in one step
@@ -28,7 +29,7 @@ from ..core.claim import Claim, Refused
 from ..core.lease import Hold, Policy
 from ..errors import InterlockError, Unavailable, UsageError
 from .ask import ask, too_late
-from .gate import Waiter
+from .gate import Waiter, rely
 from .hand import drop, place
 from .hold import release
 from .site import Site
@@ -40,8 +41,8 @@ async def acquire(site: Site, name: str, ttl: float, timeout: float | None, poli
     runtime.here()
     began = runtime.now()
     me = Waiter(name, runtime.token(note), ttl, policy, note, fair, began)
+    answer = None
     try:  # from here on: whoever is first and gone would keep everybody waiting
-        answer = None
         if gate.enter_and_ask(me):
             answer = await ask(site, Claim(name, me.token, ttl + policy.delay if policy.delay else ttl), policy, began)
             if type(answer) is Hold:
@@ -54,7 +55,13 @@ async def acquire(site: Site, name: str, ttl: float, timeout: float | None, poli
         hold.waited = runtime.now() - began
         return hold
     except BaseException as error:
-        await _give_up(site, me)
+        if me.hold is None and type(answer) is Hold:  # interrupted with it in hand
+            me.hold = answer
+        try:
+            await _give_up(site, me)
+        finally:
+            if not me.gone:  # a signal struck before it had begun
+                gate.leave(me)
         if gate.closed and isinstance(error, Unavailable):  # it hung up on us, in the middle of a question
             raise _closed(site) from error
         raise
@@ -95,6 +102,7 @@ async def _wait(site: Site, me: Waiter, give_up: float, answer: Hold | Refused |
             hold = await _ask(site, me, not last, answer)
             answer = None
             if hold is not None:
+                me.hold = hold  # at once: whatever interrupts us, it is passed on
                 gate.got(me, hold)
                 continue
             gate.asked(me, _again_at(site, me, attempt))
@@ -158,7 +166,7 @@ def _again_at(site: Site, me: Waiter, attempt: int) -> float:
     """When to ask again although nobody rings."""
     now, jitter, refused = site.runtime.now(), site.runtime.jitter(), cast(Refused, me.refused)
     if refused.owner and refused.retry_after is not None and not me.deaf:
-        return now + refused.retry_after + 0.001 + 0.02 * jitter
+        return now + rely(refused.retry_after) + 0.02 * jitter
     return now + backoff.pause(attempt, jitter, refused.retry_after, None)
 
 

@@ -94,7 +94,8 @@ class SqliteBackend:
 
     def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Coroutine[Any, Any, Granted | Gone]:
         """See `port.Backend.extend`."""
-        return self._ask(token, within, self._store.extend, (Renewal(name, token, ttl, fence),))
+        # No token: an extension without an answer is not undone, and would be on record for ever.
+        return self._ask("", within, self._store.extend, (Renewal(name, token, ttl, fence),))
 
     def renew(self, leases: Sequence[Renewal], within: float) -> Coroutine[Any, Any, list[Granted | Gone]]:
         """See `port.Backend.renew`."""

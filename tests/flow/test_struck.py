@@ -1,0 +1,207 @@
+"""A signal whose handler raises (Ctrl-C, a soft time limit) strikes between two steps of waiting or handing over.
+
+Python looks for signals where a function begins, so that is where these strike. Whatever was interrupted, nobody who comes
+later may find a waiter at the door that is not there, or sleep for something that will not come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import interlock
+from interlock import AsyncClient, Client
+from interlock.core.claim import Claim, Place, Refused
+from interlock.flow import gate as gates
+from interlock.flow import hand
+from interlock.runtime.blocking import run
+from interlock.testing import Node
+
+SOON = 3.0  # seconds: far more than it takes, far less than somebody sleeps who is not told
+
+
+@pytest.fixture(params=["memory", "valkey", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "memory":
+        return f"memory://{uuid.uuid4().hex}"
+    if request.param == "sqlite":
+        return f"sqlite://{tmp_path}/locks.db"
+    node: Node = request.getfixturevalue("valkey_node")
+    return node.url
+
+
+@contextmanager
+def struck(file: str, function: str, caller: str = "") -> Iterator[None]:
+    """KeyboardInterrupt where this function of ours begins, once, in this thread; that it did is asserted."""
+    times = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal times
+        code, back = frame.f_code, frame.f_back
+        here = code.co_name == function and code.co_filename.endswith(f"interlock/{file}")
+        if (
+            here
+            and not times
+            and (not caller or (back is not None and back.f_code.co_filename.endswith(f"interlock/{caller}")))
+        ):
+            times += 1
+            raise KeyboardInterrupt
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        sys.settrace(before)
+    assert times == 1, "it never came there"
+
+
+class Waiting:
+    """A thread that waits for the lock, without a limit."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.waited: float | None = None
+        self._client, self._name = client, name
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+        self._thread.start()
+
+    def _wait(self) -> None:
+        with suppress(interlock.UsageError):  # the client was closed
+            lease = self._client.lock(self._name).acquire(timeout=None)
+            self.waited = time.monotonic() - self._began
+            lease.release()
+
+    def served(self) -> bool:
+        self._thread.join(SOON)
+        return self.waited is not None
+
+
+def waiters(client: Client) -> int:
+    return sum(len(door.waiters) for door in client._site.gate._doors.values())
+
+
+def wait_for(check: Any) -> None:
+    until = time.monotonic() + SOON
+    while not check():
+        assert time.monotonic() < until
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize(("file", "function"), [("flow/gate.py", "remove"), ("flow/gate.py", "_give"), ("flow/gate.py", "got")])
+def test_while_it_takes_a_free_lock(url: str, file: str, function: str) -> None:
+    with Client(url, ttl=30) as client:
+        with struck(file, function):
+            client.lock("x").acquire()
+        assert not waiters(client)
+        assert Waiting(client, "x").served()
+
+
+@pytest.mark.parametrize(
+    ("file", "function"), [("flow/wait.py", "_give_up"), ("flow/gate.py", "leave"), ("flow/gate.py", "_remove")]
+)
+def test_while_it_gives_up(url: str, file: str, function: str) -> None:
+    with Client(url, ttl=30) as holder, Client(url, ttl=30) as client:
+        lease = holder.lock("x").acquire()
+        with struck(file, function):
+            client.lock("x").acquire(timeout=0.05)
+        waiting = Waiting(client, "x")
+        wait_for(lambda: waiters(client))
+        lease.release()
+        assert waiting.served()
+        assert not waiters(client)
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "caller"),
+    [
+        ("runtime/base.py", "now", "flow/hand.py"),
+        ("flow/gate.py", "offer", ""),
+        ("flow/ask.py", "believe", "flow/hand.py"),
+        ("flow/gate.py", "handed", ""),
+        ("flow/gate.py", "_give", ""),
+        ("flow/gate.py", "remove", ""),
+    ],
+)
+def test_while_it_hands_over(url: str, file: str, function: str, caller: str) -> None:
+    told: list[str] = []
+    with Client(url, ttl=30) as client:
+        lease = client.lock("x", on_lost=lambda lease: told.append(lease.reason)).acquire()
+        waiting = Waiting(client, "x")
+        wait_for(lambda: waiters(client))
+        with struck(file, function, caller):
+            lease.release()
+        with suppress(interlock.InterlockError):
+            lease.release()
+        assert waiting.served()
+        assert lease.state == "released", "it was given back, and nobody took it away"
+        assert not told
+        wait_for(lambda: not waiters(client) and not client._site.gate.in_line)
+
+
+@pytest.mark.parametrize("function", ["_open", "_opened"])
+def test_while_it_opens_the_inbox(url: str, function: str) -> None:
+    """The next who waits opens it."""
+    with Client(url, ttl=30) as holder, Client(url, ttl=30) as client:
+        lease = holder.lock("x").acquire()
+        with struck("flow/hub.py", function):
+            client.lock("x").acquire(timeout=1)
+        waiting = Waiting(client, "x")
+        wait_for(lambda: client._site.gate.in_line)
+        assert client._site.hub._opening is None
+        lease.release()
+        assert waiting.served()
+
+
+def test_one_that_left_in_a_hurry_is_shown_out_by_the_next() -> None:
+    gate, now = gates.Gate(), 100.0
+    ghost, me = (gates.Waiter("x", token, 10, hand.Hold("x", "", 1, 1, 0.0).policy, "", False, 0.0) for token in "ab")
+    gate.enter(ghost)
+    gate.enter(me)
+    assert gate.turn(me, now, last=False) == now + gates.LOOK
+    ghost.gone = True
+    assert gate.turn(me, now, last=False) is None, "it asks"
+
+
+def test_who_is_served_and_frozen_costs_those_behind_it_seconds(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what was left to the holder before it, although that is all that they were told."""
+    monkeypatch.setattr(gates, "RELY", 0.3)
+    with Client(url, ttl=600) as holder, Client(url) as frozen, Client(url) as client:
+        lease, line = holder.lock("x").acquire(), frozen._site.backend
+        inbox = run(line.open_inbox(1.0))  # type: ignore[attr-defined]
+        claim = Claim("x", frozen._site.runtime.token(), 600, Place(1, inbox, 0.2))
+        assert isinstance(run(line.claim(claim, 1.0)), Refused)
+        waiting = Waiting(client, "x")
+        wait_for(lambda: client._site.gate.in_line)
+        began = time.monotonic()
+        lease.release()
+        wait_for(lambda: run(line.inspect("x", 1.0)).held)
+        assert waiting.served()
+        assert time.monotonic() - began >= 0.2 * 0.9, "it was served first"
+
+
+def test_sqlite_an_extension_that_was_cancelled_is_not_on_record_for_ever(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncClient(f"sqlite://{tmp_path}/locks.db", renew=False) as client:
+            for _ in range(5):
+                lease = await client.lock("x").acquire()
+                task = asyncio.create_task(lease.extend(10))
+                await asyncio.sleep(0)
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+                assert await lease.release()
+            assert not client._site.backend._owed  # type: ignore[attr-defined]
+
+    asyncio.run(main())
