@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 from atexit import register
-from threading import Lock
+from contextlib import suppress
+from threading import RLock
 from typing import Protocol
 from weakref import WeakSet
 
@@ -42,7 +43,8 @@ generation = 0  # how many forks lie between the first process and this one
 _watched: WeakSet[Forgetful] = WeakSet()
 _guarded: WeakSet[Guarded] = WeakSet()
 _suspended: list[Guarded] = []
-_forking = Lock()
+_forking = RLock()  # a signal handler may fork while its thread is about to
+_forks = 0  # that are under way
 _kept: list[object] = []
 
 
@@ -63,6 +65,19 @@ def keep(inherited: object) -> None:
     _kept.append(inherited)
 
 
+def sever(descriptor: int) -> None:
+    """Let go of this process's copy of a connection: else the peer would not notice the end of the parent while we live.
+
+    Nothing is sent, and no epoll set of the parent's is changed. The number stays taken, so who closes it later closes nothing
+    else.
+    """
+    if descriptor >= 0:
+        with suppress(OSError):
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, descriptor, inheritable=False)
+            os.close(nothing)
+
+
 def _outlive_the_interpreter() -> None:
     # At exit the interpreter takes modules apart and would close the parent's connection with them. One more reference
     # prevents that. Most children end without coming here, so nobody pays for ctypes in vain.
@@ -74,21 +89,26 @@ def _outlive_the_interpreter() -> None:
 
 
 def _before() -> None:
+    global _forks  # noqa: PLW0603 - there is one, as there is one process
     _forking.acquire()
-    _suspended.extend(thing for thing in list(_guarded) if thing.suspend(PATIENCE))
+    _forks += 1
+    _suspended.extend(thing for thing in list(_guarded) if thing not in _suspended and thing.suspend(PATIENCE))
 
 
 def _in_parent() -> None:
+    global _forks  # noqa: PLW0603
     try:
-        while _suspended:
+        _forks -= 1
+        while _suspended and not _forks:
             _suspended.pop().resume()
     finally:
         _forking.release()
 
 
 def _in_child() -> None:
-    global generation  # noqa: PLW0603 - there is one, as there is one process
+    global generation, _forks  # noqa: PLW0603
     generation += 1
+    _forks -= 1
     _suspended.clear()
     _forking.release()
     for thing in list(_watched):

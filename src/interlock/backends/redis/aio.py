@@ -46,6 +46,8 @@ class AsyncTransport:
     def disown(self) -> None:
         """See `forks`. To close a connection here would take it out of the parent's epoll set as well."""
         forks.keep((self._wire, list(self._owing.values()), self._ears))
+        for ear in self._ears:  # or it would keep those alive who wait in the parent
+            forks.sever(ear.fileno())
         self._wire, self._ears, self._closed = None, set(), True
         self._owing.clear()
 

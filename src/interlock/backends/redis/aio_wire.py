@@ -53,6 +53,11 @@ class Stream(asyncio.Protocol):
         self.dead = True
         self._writer.close()
 
+    def fileno(self) -> int:
+        """Its descriptor; -1 once it is closed."""
+        sock = self._transport.get_extra_info("socket")
+        return -1 if sock is None else cast(int, sock.fileno())
+
     def abort(self) -> None:
         """No goodbye. Harmless when it is closed."""
         self._transport.abort()

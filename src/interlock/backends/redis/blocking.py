@@ -24,6 +24,7 @@ from functools import partial
 from math import inf
 
 from ...errors import Unavailable, UsageError
+from ...runtime import forks
 from ...runtime.base import now
 from ...runtime.blocking import ThreadBell, at_exit
 from .connect import Recipe
@@ -110,6 +111,12 @@ class BlockingTransport:
         self._beside = False  # other nodes are asked at the same time
         self._start_afresh()
         at_exit(self)
+        forks.watch(self)
+
+    def disown(self) -> None:
+        """See `forks`. The rest is forgotten when it is next used; an inbox would keep those alive who wait in the parent."""
+        for ear in self._ears:
+            forks.sever(ear.fileno())
 
     def _start_afresh(self) -> None:
         self._pid = os.getpid()

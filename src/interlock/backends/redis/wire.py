@@ -52,6 +52,10 @@ class Wire:
         self.torn = False
         self.carried: set[str] = set()  # the scripts whose texts it has carried: see `scripts`
 
+    def fileno(self) -> int:
+        """Its descriptor; -1 once it is closed."""
+        return cast(int, self._sock.fileno())
+
     def readable(self) -> bool:
         """Whether something has come in: a reply, or the peer's goodbye."""
         return bool(self._wait.poll.poll(0))
@@ -195,6 +199,10 @@ class Listener:
             raise self._broken(error) from error
         finally:
             self._heard()
+
+    def fileno(self) -> int:
+        """Its descriptor; -1 once it is closed."""
+        return self._wire.fileno()
 
     def _heard(self) -> None:
         with self._guard:
