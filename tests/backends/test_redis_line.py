@@ -194,6 +194,29 @@ def test_a_refused_claim_with_a_place_is_six_commands(node: Node, colour: str) -
     run_body(body, node.url, colour)
 
 
+@pytest.mark.parametrize("long", [False, True])
+def test_who_asks_again_sees_to_the_line_once_in_a_while(node: Node, colour: str, long: bool) -> None:
+    """In ten seconds of each minute; each time if the holder may stay for longer than the line is kept."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        await take(client, "n")
+        if long:
+            node.command("PEXPIRE", "n", 10_000_000)
+        again = await join(client, "n", 1000)
+        while True:  # a look at the clock on both sides, which agree
+            due, before = micros(node) // 1_000_000 % 60 < 10, calls(node)
+            assert isinstance(await line_of(client).claim(again, WITHIN), Refused)
+            spent = between(before, calls(node))
+            if due == (micros(node) // 1_000_000 % 60 < 10):
+                break
+        assert spent.pop("pexpire", 0) == (due or long)
+        spent.pop("time")  # one is our own
+        assert spent == {"evalsha": 1, "get": 1, "pttl": 1, "zadd": 1}
+
+    run_body(body, node.url, colour)
+
+
 def test_many_dead_ones_are_passed_over_a_bounded_number_at_a_time(node: Node, colour: str) -> None:
     async def body(kit: Kit) -> None:
         client = kit.client()

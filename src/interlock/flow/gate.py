@@ -29,7 +29,7 @@ from ..runtime.base import Bell
 
 STREAK = 16  # hand-overs in a row within one process, before one that goes to whoever has waited longest, here or elsewhere
 LOOK = 10.0  # seconds for which one that is not first sleeps at most: it may become first without being told
-RELY = 5.0  # seconds for which one in the store's line relies on what it was told: see `rely`
+RELY = 6.0  # seconds for which one in the store's line relies on what it was told: see `rely`
 SWEEP = 1024  # names more than at the last look, before those whose leases are over are forgotten
 
 
