@@ -117,6 +117,8 @@ class Ear:
 class QuorumLine(QuorumBackend):
     """See `port.Line`. Make it with `open_quorum`."""
 
+    rely = 6.0  # seconds, see `flow.gate`: a question costs every node several commands
+
     def __init__(self, members: Sequence[LineMember], runtime: Runtime) -> None:
         super().__init__(members, runtime)
         self.capabilities = self.capabilities._replace(lines=True)

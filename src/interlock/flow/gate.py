@@ -29,7 +29,7 @@ from ..runtime.base import Bell
 
 STREAK = 16  # hand-overs in a row within one process, before one that goes to whoever has waited longest, here or elsewhere
 LOOK = 10.0  # seconds for which one that is not first sleeps at most: it may become first without being told
-RELY = 6.0  # seconds for which one in the store's line relies on what it was told: see `rely`
+RELY = 3.0  # seconds for which one in the store's line relies on what it was told: see `Gate.relied_on`
 SWEEP = 1024  # names more than at the last look, before those whose leases are over are forgotten
 
 
@@ -63,14 +63,6 @@ class Waiter:
         """Have it look around."""
         if self.bell is not None:
             self.bell.ring()
-
-
-def rely(retry_after: float) -> float:
-    """For how long somebody in line may rely on an answer that says when the holder's lease ends at the latest.
-
-    Not for long: the holder may release, and the next one be frozen, or killed before it knows. Then nobody tells those behind.
-    """
-    return min(retry_after, RELY) + 0.001
 
 
 NOBODY: list[Waiter] = []  # who waits at most doors: not one list each. It is never added to
@@ -110,6 +102,7 @@ class Gate:
     """The doors of one client."""
 
     def __init__(self) -> None:
+        self.rely = RELY
         self.closed = False
         self._emptied: Bell | None = None  # somebody waits until nobody waits any more
         self._doors: dict[str, Door] = {}
@@ -340,7 +333,7 @@ class Gate:
                 return False
             heir.token, heir.in_line = token, True
             heir.refused, heir.clock = refused, (sent_at, refused.at)
-            heir.until = 0.0 if heir.again else sent_at + rely(refused.retry_after or 0.0)
+            heir.until = 0.0 if heir.again else sent_at + self.relied_on(refused.retry_after or 0.0)
             return True
 
     def back(self, waiter: Waiter, token: str) -> None:
@@ -361,6 +354,13 @@ class Gate:
         with self.guard:
             self.in_line.pop(waiter.token, None)
             waiter.token, waiter.in_line = token, False
+
+    def relied_on(self, retry_after: float) -> float:
+        """For how long somebody in line may rely on an answer that says when the holder's lease ends at the latest.
+
+        Not for long: the holder may release, and the next one be frozen, or killed before it knows. Then nobody tells the rest.
+        """
+        return min(retry_after, self.rely) + 0.001
 
     # --- announcements --------------------------------------------------------------------------------------------------
 

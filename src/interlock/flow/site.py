@@ -36,6 +36,7 @@ class Site(NamedTuple):
     def of(cls, backend: Backend, runtime: Runtime, request_timeout: float, drift: float = DRIFT_RATE) -> Site:
         """A new one, where nobody waits yet."""
         gate = Gate()
+        gate.rely = max(gate.rely, getattr(backend, "rely", 0.0))
         return cls(backend, runtime, request_timeout, drift, gate, Hub(backend, runtime, request_timeout, drift, gate))
 
     def within(self, ttl: float) -> float:

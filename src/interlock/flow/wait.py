@@ -29,7 +29,7 @@ from ..core.claim import Claim, Refused
 from ..core.lease import Hold, Policy
 from ..errors import InterlockError, Unavailable, UsageError
 from .ask import ask, too_late
-from .gate import Waiter, rely
+from .gate import Waiter
 from .hand import drop, place
 from .hold import release
 from .site import Site
@@ -166,7 +166,7 @@ def _again_at(site: Site, me: Waiter, attempt: int) -> float:
     """When to ask again although nobody rings."""
     now, jitter, refused = site.runtime.now(), site.runtime.jitter(), cast(Refused, me.refused)
     if refused.owner and refused.retry_after is not None and not me.deaf:
-        return now + rely(refused.retry_after) + 0.02 * jitter
+        return now + site.gate.relied_on(refused.retry_after) + 0.02 * jitter
     return now + backoff.pause(attempt, jitter, refused.retry_after, None)
 
 
