@@ -205,3 +205,10 @@ def test_sqlite_an_extension_that_was_cancelled_is_not_on_record_for_ever(tmp_pa
             assert not client._site.backend._owed  # type: ignore[attr-defined]
 
     asyncio.run(main())
+
+
+def test_on_a_quorum_who_is_in_line_asks_half_as_often() -> None:
+    """A question costs each node seven commands: a hundred who wait on five nodes may cost ten in a second, in all."""
+    nodes = [f"memory://{uuid.uuid4().hex}" for _ in range(3)]
+    with Client(nodes[0]) as one, Client(nodes) as several:
+        assert (one._site.gate.rely, several._site.gate.rely) == (3.0, 6.0)
