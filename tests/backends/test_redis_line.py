@@ -21,7 +21,7 @@ from interlock.backends.redis.backend import RedisBackend
 from interlock.backends.redis.inbox import read
 from interlock.backends.redis.packing import standing
 from interlock.backends.redis.resp import bulk
-from interlock.core.claim import Announced, Claim, Granted, Place, Refused
+from interlock.core.claim import Announced, Claim, Granted, Handed, Place, Refused
 from interlock.testing import FaultProxy, Node
 from interlock.testing.conformance import Case, let_go, run_case, take, token_of
 from interlock.testing.faces import COLOURS, Kit, run_body
@@ -155,6 +155,20 @@ def test_a_hand_over_leaves_nothing_behind_and_can_be_taken_back(node: Node, col
         assert bulk(holder.token.encode()) in first.rest
         assert bulk(heir.token.encode()) + bulk(standing(heir.token, heir.place)) in second.rest
         nothing_is_remembered(client)
+
+    run_body(body, node.url, colour)
+
+
+def test_a_hand_over_takes_the_fence_that_is_proposed(node: Node, colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        line = redis_of(client)
+        box, holder = await line.open_inbox(WITHIN), await take(client, "n")
+        proposal = int(node.command("GET", FENCE)) + 1000
+        handed = await line.hand_over("n", holder.token, heir_of(client, "n", 1000, box), 0, WITHIN, proposal)
+        assert isinstance(handed, Handed)
+        assert isinstance(handed.heir, Granted)
+        assert handed.heir.fence == proposal
 
     run_body(body, node.url, colour)
 

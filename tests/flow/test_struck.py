@@ -108,6 +108,21 @@ def test_while_it_takes_a_free_lock(url: str, file: str, function: str) -> None:
         assert Waiting(client, "x").served()
 
 
+@pytest.mark.parametrize("deaf", [False, True])
+def test_while_it_takes_a_lock_that_it_has_waited_for(url: str, deaf: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_inbox() -> str:
+        raise interlock.Unavailable("no inbox", backend=url, cause="closed")
+
+    with Client(url) as holder, Client(url, ttl=30) as client:
+        if deaf:
+            monkeypatch.setattr(client._site.hub, "listen", no_inbox)
+        holder.lock("x", ttl=0.3, renew=False).acquire()  # left to expire: the waiter gets it by its own question
+        with struck("flow/gate.py", "got"):
+            client.lock("x").acquire(timeout=SOON)
+        assert not waiters(client)
+        assert Waiting(client, "x").served()
+
+
 @pytest.mark.parametrize(
     ("file", "function"), [("flow/wait.py", "_give_up"), ("flow/gate.py", "leave"), ("flow/gate.py", "_remove")]
 )
@@ -138,6 +153,8 @@ def test_while_it_hands_over(url: str, file: str, function: str, caller: str) ->
     told: list[str] = []
     with Client(url, ttl=30) as client:
         lease = client.lock("x", on_lost=lambda lease: told.append(lease.reason)).acquire()
+        heard: list[str] = []
+        lease._hold.watch(heard.append)
         waiting = Waiting(client, "x")
         wait_for(lambda: waiters(client))
         with struck(file, function, caller):
@@ -147,6 +164,7 @@ def test_while_it_hands_over(url: str, file: str, function: str, caller: str) ->
         assert waiting.served()
         assert lease.state == "released", "it was given back, and nobody took it away"
         assert not told
+        assert "released" in heard, "whoever waits for its end knows"
         wait_for(lambda: not waiters(client) and not client._site.gate.in_line)
 
 
@@ -172,6 +190,18 @@ def test_one_that_left_in_a_hurry_is_shown_out_by_the_next() -> None:
     assert gate.turn(me, now, last=False) == now + gates.LOOK
     ghost.gone = True
     assert gate.turn(me, now, last=False) is None, "it asks"
+
+
+def test_an_heir_that_stands_in_line_does_not_rely_on_that_for_long() -> None:
+    gate, policy = gates.Gate(), hand.Hold("x", "", 1, 1, 0.0).policy
+    heir = gates.Waiter("x", "a", 10, policy, "", False, 0.0)
+    gate.enter(heir)
+    assert gate.offer(heir, "b")
+    gate.withdraw(heir, "c")
+    assert heir.offered == "b"
+    assert gate.announced("b") is heir, "another hand-over's failure is not this one's"
+    assert gate.stands(heir, Refused(600.0, "h:1", at=5.0), 100.0)
+    assert 100.0 < heir.until < 100.0 + gates.RELY + 0.1
 
 
 def test_who_is_served_and_frozen_costs_those_behind_it_seconds(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
