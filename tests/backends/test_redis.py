@@ -828,3 +828,31 @@ def test_an_answer_to_an_earlier_request_does_not_settle_a_later_one(node: Node,
 
     run_body(body, node.url, colour)
     assert node.command("EXISTS", "x") == 0
+
+
+@pytest.mark.parametrize("how", ["the peer closes it", "a write fails"])
+def test_what_must_be_undone_is_not_sent_down_a_connection_that_is_closing(node: Node, how: str) -> None:
+    """It is closed, and nobody has been told so yet: that comes a turn of the loop later. An undo that went there was lost, and
+    the lock stayed for its whole ttl."""
+
+    async def body() -> None:
+        backend: Any = open_backend(node.url, AsyncioRuntime())
+        await backend.inspect("x", 1.0)
+        node.command("DEL", "x")
+        node.pause()
+        claim = asyncio.create_task(backend.claim(Claim("x", "mine", 30.0), 5.0))
+        await asyncio.sleep(0.05)
+        claim.cancel()
+        await asyncio.wait([claim])
+        node.resume()
+        while not node.command("EXISTS", "x"):
+            await asyncio.sleep(0.01)
+        wire = backend._transport._wire
+        if how == "the peer closes it":
+            wire.eof_received()
+        wire._transport.close()
+        assert await backend.undo("x", "mine", 1.0)
+        assert not node.command("EXISTS", "x")
+        await backend.close()
+
+    asyncio.run(body())

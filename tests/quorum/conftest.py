@@ -45,6 +45,19 @@ def holders(nodes: list[Node], name: str) -> list[int]:
     return [index for index, node in enumerate(nodes) if node.command("EXISTS", name)]
 
 
+async def all_ears(*clients: Any) -> str:
+    """They can be told by every node, not only by a quorum of them. The inbox of the last one."""
+    inbox = ""
+    for client in clients:
+        backend: Any = backend_of(client)
+        inbox = await backend.open_inbox(5.0)
+        for _ in range(50):
+            if all(ear.open for ear in backend._ears):
+                break
+            await backend.hear(now() + 0.05)  # which opens those that are shut
+    return inbox
+
+
 async def well(kit: Kit, client: Any) -> None:
     """Once no node rests: one that was slow a moment ago, and one that is silent from now on, would be two."""
     nodes = backend_of(client).electorate.nodes  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ import pytest
 
 import interlock
 from interlock.testing import FaultProxy, Node
+from interlock.testing.conformance import met
 from interlock.testing.faces import Kit, run_body
 
 from .conftest import holders, urls
@@ -28,6 +29,7 @@ async def attempt(client: Any, name: str, ttl: float) -> Any:
 
 
 async def warm(client: Any, ttl: float) -> None:
+    await met(client)
     lease = await attempt(client, "warm", ttl)
     assert lease is not None
     await lease.release()
@@ -91,8 +93,10 @@ def test_silence_is_not_taken_for_a_loss(three: list[Node], colour: str) -> None
 
     async def body(kit: Kit) -> None:
         mine, other = kit.client(request_timeout=0.5), kit.client(request_timeout=0.5)
+        await met(mine)
         await warm(other, 1)
         lease = await mine.lock("x", ttl=30, renew=False).acquire(timeout=5)
+        await kit.sleep(0.05)
         three[2].command("DEL", "x")  # as if its vote had been lost
         three[0].flush()
         assert await attempt(other, "x", 1) is None

@@ -24,11 +24,11 @@ from interlock.core.claim import Announced, Claim, Granted, Place, Refused
 from interlock.runtime.base import now
 from interlock.runtime.blocking import BlockingRuntime, run
 from interlock.testing import Node
-from interlock.testing.conformance import backend_of
+from interlock.testing.conformance import backend_of, met
 from interlock.testing.faces import Kit, run_body
 
 from ..flow.test_waiting import eventually, finish, start, waiting
-from .conftest import holders, urls
+from .conftest import all_ears, holders, urls
 
 PATIENCE = 60.0
 
@@ -187,6 +187,8 @@ def test_a_waiter_that_reached_only_some_nodes(five: list[Node], colour: str) ->
 
     async def body(kit: Kit) -> None:
         holder, one, two, inside = kit.client(renew=True), kit.client(renew=True), kit.client(renew=True), Inside()
+        await met(holder, one, two)
+        await all_ears(one, two)  # else it would stand in line again when it is heard by one more
         lease = await holder.lock("x", ttl=300).acquire()
         jobs = [start(kit, inside.work(kit, one, "one"))]
         await all_in_line(kit, five, 1)

@@ -389,6 +389,23 @@ def test_threads_are_bored_too(pipes: list[tuple[int, int]]) -> None:
     assert notes[-2:] == ["1 is interrupted", "2 is interrupted"]
 
 
+def test_threads_race_sleepers_and_readers(pipes: list[tuple[int, int]]) -> None:
+    """One that sleeps has no descriptor. Those of the others must not be taken for its when there are as many as waits."""
+    runtime, told, notes = BlockingRuntime(), list[int](), list[str]()
+
+    async def sleeper() -> None:
+        await runtime.sleep(0.05)
+        os.write(pipes[0][1], b"!")
+
+    def ended(index: int, outcome: object) -> bool:
+        told.append(index)
+        return False
+
+    os.write(pipes[1][1], b"!")  # and it stays readable
+    run(runtime.race([reader(0, pipes[0][0], notes), reader(1, pipes[1][0], notes), sleeper()], ended))
+    assert told == [1, 2, 0]
+
+
 def test_an_exception_from_outside_interrupts_all_that_have_begun(pipes: list[tuple[int, int]]) -> None:
     notes: list[str] = []
     begun = [reader(0, pipes[0][0], notes), reader(1, pipes[1][0], notes)]

@@ -35,10 +35,12 @@ LOOK_AGAIN = 0.1  # at most so long between two looks at whether enough have ans
 READMIT_PAUSE = 0.2
 VET_PAUSE = 1.0
 BIRTH = 0.25  # how long a new cluster waits for its last node
+HEDGE = 2 * SILENT  # how long others may be silent before a node that rests is asked after all
 
 NEWBORN = Roll(0.0, 0, 0)
 
 Ask = Callable[[Member], Coroutine[Any, Any, Any]]
+Late = Callable[[Sequence[int], float], Ask]  # what nodes that rest are asked after all, so many seconds after the others
 
 
 class Node:
@@ -54,7 +56,7 @@ class Node:
 class Poll:
     """One question to several nodes, and what came of it."""
 
-    __slots__ = ("_electorate", "answers", "asked", "began", "times")
+    __slots__ = ("_electorate", "answers", "asked", "began", "over", "times")
 
     def __init__(self, electorate: Electorate, asked: Sequence[int], began: float) -> None:
         self._electorate = electorate
@@ -62,6 +64,7 @@ class Poll:
         self.began = began
         self.answers: dict[int, Any] = {}  # and errors, as they are
         self.times: dict[int, float] = {}  # when they came
+        self.over = False
 
     def add(self, other: Poll) -> None:
         """What others had to say, who were asked later."""
@@ -124,17 +127,23 @@ class Electorate:
         count: Callable[[int, Any], bool],
         finish: bool = False,
         enough: Callable[[], bool] | None = None,
+        late: Late | None = None,
     ) -> Poll:
         """Ask them all at once and count until it is enough. The answers and errors, and what they mean in words.
 
-        `enough` is looked at every now and then: True ends it although some have not answered.
+        `enough` is looked at every now and then: True ends it although some have not answered. With `late`, nodes that rest are
+        asked as well when those asked keep silent.
         """
         nodes, now = self.nodes, self._runtime.now
         poll = Poll(self, asked, now())
         answers, times = poll.answers, poll.times
+        hedges = [] if late is None or len(asked) == len(nodes) else self.resting(asked)
+        places = [*asked, *hedges] if hedges else asked
 
         def ended(place: int, outcome: Any) -> bool:
-            index = asked[place]
+            index = places[place]
+            if hedges and index not in poll.asked:  # it was not needed
+                return False
             answers[index] = outcome
             times[index] = moment = now()
             health = nodes[index].health
@@ -142,14 +151,27 @@ class Electorate:
                 health.failed(moment, self._runtime.jitter())
             elif health.retry_at:
                 health.answered()
-            return count(index, outcome) or len(answers) == len(asked)
+            return count(index, outcome) or len(answers) == len(poll.asked)
 
         def bored() -> float:
             return 0.0 if enough is None or enough() else min(max(SILENT, now() - poll.began), LOOK_AGAIN)
 
         work = [ask(nodes[index].member) for index in asked]
-        await self._runtime.race(work, ended, finish, None if enough is None else bored, self.light)
+        if late is not None and hedges:
+            work += [self._hedge(index, poll, late, enough) for index in hedges]
+        try:
+            await self._runtime.race(work, ended, finish, None if enough is None else bored, self.light)
+        finally:
+            poll.over = True
         return poll
+
+    async def _hedge(self, index: int, poll: Poll, late: Late, enough: Callable[[], bool] | None) -> Any:
+        """Ask a node that rests, unless the others have settled it by then."""
+        await self._runtime.sleep(HEDGE)
+        if poll.over or (enough is not None and enough()):
+            return None
+        poll.asked = [*poll.asked, index]
+        return await late([index], self._runtime.now() - poll.began)(self.nodes[index].member)
 
     def vote(self, index: int, poll: Poll) -> Vote:
         """What a node had to say, in words."""

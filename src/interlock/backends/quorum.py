@@ -5,7 +5,7 @@ outcome; a node that is frozen or far away costs nothing. Decisions are in `core
 puts the questions.
 
 Interleavings and where each is handled
-- too few of those answer that were thought to be well: nodes that rest are asked too, while there is time
+- too few of those answer that were thought to be well, or they keep silent: nodes that rest are asked too, while there is time
 - a node is late: its answer is not awaited; the release follows its request down the same connection (the member's duty)
 - split vote, or a grant that not enough nodes can be taught the fence of: taken back everywhere, refused, asked again later
 - cancelled while votes are out: `undo` takes back what any node may have granted
@@ -34,6 +34,7 @@ from .port import Capabilities, LineMember, Member
 LEAD_MS = 50  # how far ahead of our clock a proposal is, so that nodes whose clocks are a little ahead can take it too
 MOST_LEAD_MS = 1000  # when votes take long: those of a thousand tasks at once reach the nodes late
 PATIENCE = 0.1  # seconds for nodes that rest, if it is not for all that was asked
+SOON = 0.001  # seconds, the least that anybody is given to answer
 MENDED_AT_ONCE = 50  # leases; a node that came back empty lacks them all, and must not keep the next renewals waiting
 
 
@@ -81,15 +82,17 @@ class QuorumBackend:
             # When it is the nodes that are missing, hear out the others: they must be released, and are named in the error.
             return tally.won or (tally.decided and not tally.hopeless)
 
+        def late(nodes: Sequence[int], after: float) -> Ask:
+            self._remember(claim.token, tally.ask(nodes), claim.ttl)
+            return lambda member: member.vote(claim, proposal, max(each - after, SOON))
+
         self._remember(claim.token, asked, claim.ttl)
         self._asked.add(claim.token)
         poll = await self.electorate.poll(
-            asked, lambda member: member.vote(claim, proposal, each), count, enough=lambda: tally.doubtful
+            asked, lambda member: member.vote(claim, proposal, each), count, enough=lambda: tally.doubtful, late=late
         )
-        if tally.hopeless and (resting := self.electorate.resting(asked)) and (left := self._time_left(poll, each)) > 0:
-            self._remember(claim.token, tally.ask(resting), claim.ttl)
-            ask: Ask = lambda member: member.vote(claim, proposal, left)  # noqa: E731
-            poll.add(await self.electorate.poll(resting, ask, count, enough=lambda: tally.doubtful))
+        if tally.hopeless and (resting := self.electorate.resting(poll.asked)) and (took := self._took_so_far(poll)) < each:
+            poll.add(await self.electorate.poll(resting, late(resting, took), count, enough=lambda: tally.doubtful))
         self._took(poll)
         if len(tally.granted) < len(poll.answers):
             self._suspect(poll)
@@ -113,16 +116,16 @@ class QuorumBackend:
         took = int((self._runtime.now() - poll.began) * 1000)
         self._lead_ms = LEAD_MS + 2 * took if 2 * took < MOST_LEAD_MS else MOST_LEAD_MS
 
-    def _time_left(self, poll: Poll, within: float) -> float:
-        """What is left of the time for a question, when others have to be asked as well."""
-        return within - (self._runtime.now() - poll.began)
+    def _took_so_far(self, poll: Poll) -> float:
+        """How much later it is, when others have to be asked as well."""
+        return self._runtime.now() - poll.began
 
     async def _prepare(self, claim: Claim, within: float) -> float:
         """Get ready for a vote. How long it may take."""
         if not self.electorate.settled():
             until = self._runtime.now() + within
             await self.electorate.prepare(within)
-            within = max(until - self._runtime.now(), 0.001)
+            within = max(until - self._runtime.now(), SOON)
         return min(within, claim.ttl / 2)
 
     def _suspect(self, poll: Poll) -> None:
@@ -151,12 +154,15 @@ class QuorumBackend:
         outcomes = await self._extend(
             leases, self.electorate.ready(), lambda member, within: member.renew(leases, within), within, hear_out=True
         )
-        await self.electorate.readmit(max(until - self._runtime.now(), 0.001))
+        await self.electorate.readmit(max(until - self._runtime.now(), SOON))
         return outcomes
 
     async def release(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.release`. True when a quorum had it; raises NoQuorum when too few nodes answer."""
-        done, held, poll = await self._release(name, token, within)
+        record = self._where.get(token)
+        # Of one that never had the lock, nodes that were not asked are free; of one that had, they tell nothing.
+        free = self._spared(record) if record is not None and not record.fence else ()
+        done, held, poll = await self._release(name, token, within, free=free)
         if held >= self.needed:
             return True
         if done >= self.needed:
@@ -169,11 +175,14 @@ class QuorumBackend:
         if token not in self._asked:
             return False
         record = self._where.get(token)
-        spared = 0 if record is None else len(self.nodes) - len(record.nodes)  # not even asked: free of it
-        done, _, poll = await self._release(name, token, within)
-        if done + spared < self.needed:
+        done, _, poll = await self._release(name, token, within, free=() if record is None else self._spared(record))
+        if done < self.needed:
             raise self.electorate.no_quorum(f"no quorum to take back '{name}'", poll)
         return True
+
+    def _spared(self, record: Record) -> Sequence[int]:
+        """The nodes that were not even asked for a token, and are free of it."""
+        return [index for index in range(len(self.nodes)) if index not in record.nodes]
 
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`. What each node says is in the entry's votes."""
@@ -273,14 +282,24 @@ class QuorumBackend:
                 if lease.token in self._where:
                     self._remember(lease.token, nodes, lease.ttl)
 
-        remember(asked)
-        enough = (lambda: tally.certain) if hear_out else None
-        poll = await self.electorate.poll(asked, lambda member: ask(member, within), count, finish=True, enough=enough)
-        if not tally.certain and (resting := self.electorate.resting(asked)) and (left := self._time_left(poll, within)) > 0:
+        def late(nodes: Sequence[int], after: float) -> Ask:
+            remember(nodes)
+            left = max(within - after, SOON)
             if not tally.hopeless:  # some leases are extended: they should not have to wait for long
                 left = min(left, PATIENCE)
-            remember(resting)
-            poll.add(await self.electorate.poll(resting, lambda member: ask(member, left), count, finish=True, enough=enough))
+            return lambda member: ask(member, left)
+
+        remember(asked)
+        enough = (lambda: tally.certain) if hear_out else None
+        poll = await self.electorate.poll(
+            asked, lambda member: ask(member, within), count, finish=True, enough=enough, late=late
+        )
+        if (
+            not tally.certain
+            and (resting := self.electorate.resting(poll.asked))
+            and (took := self._took_so_far(poll)) < within
+        ):
+            poll.add(await self.electorate.poll(resting, late(resting, took), count, finish=True, enough=enough))
         if tally.hopeless:
             what = f"extend '{leases[0].name}'" if len(leases) == 1 else f"extend {len(leases)} leases"
             raise self.electorate.no_quorum(f"no quorum to {what}", poll)

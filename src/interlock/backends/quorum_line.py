@@ -46,9 +46,9 @@ from ..core.turn import Served, Turn, granted_at
 from ..errors import InterlockError, Unavailable, UsageError
 from ..runtime import forks
 from ..runtime.base import Runtime
-from .electorate import Poll
+from .electorate import Ask, Poll
 from .port import LineMember, Member
-from .quorum import QuorumBackend
+from .quorum import SOON, QuorumBackend
 
 HINT = 0.01  # seconds in which the other nodes are expected to announce what one of them did; as much again is jitter
 SAME_PATH = 2.5  # seconds for which what follows an unanswered request goes down the same connection, for certain
@@ -164,26 +164,21 @@ class QuorumLine(QuorumBackend):
                 self._count(tally, seat, index, outcome, sent_at)
                 return tally.won
 
+            def enough() -> bool:
+                return tally.decided or tally.doubtful
+
+            def late(nodes: Sequence[int], after: float) -> Ask:
+                self._remember(claim.token, tally.ask(nodes), claim.ttl)
+                seat.sends(nodes, sent_at)
+                return lambda member: member.vote(self._at(member, claim), proposal, max(each - after, SOON))
+
             self._remember(claim.token, asked, claim.ttl)
             self._asked.add(claim.token)
             seat.sends(asked, sent_at)
-            poll = await self.electorate.poll(
-                asked,
-                lambda member: member.vote(self._at(member, claim), proposal, each),
-                count,
-                enough=lambda: tally.decided or tally.doubtful,
-            )
-            if tally.hopeless and (resting := self.electorate.resting(asked)) and (left := self._time_left(poll, each)) > 0:
-                self._remember(claim.token, tally.ask(resting), claim.ttl)
-                seat.sends(resting, sent_at)
-                poll.add(
-                    await self.electorate.poll(
-                        resting,
-                        lambda member: member.vote(self._at(member, claim), proposal, left),
-                        count,
-                        enough=lambda: tally.decided or tally.doubtful,
-                    )
-                )
+            ask: Ask = lambda member: member.vote(self._at(member, claim), proposal, each)  # noqa: E731
+            poll = await self.electorate.poll(asked, ask, count, enough=enough, late=late)
+            if tally.hopeless and (resting := self.electorate.resting(poll.asked)) and (took := self._took_so_far(poll)) < each:
+                poll.add(await self.electorate.poll(resting, late(resting, took), count, enough=enough))
             self._took(poll)
             self._suspect(poll)
             return await self._judge(claim, seat, tally, sent_at, each, poll)

@@ -76,7 +76,10 @@ class Waits:
                 if type(part) is Wait and part.fd is not None:
                     self.numbers[part.fd] = number
                     self.poll.register(part.fd, select.POLLIN)
-        return len(self.numbers) == len(self.parts)
+            if len(self.numbers) != len(self.parts):
+                self.numbers = {}  # else they would be taken for those of other parts, once there are as many
+                return False
+        return True
 
 
 def wait(ask: Wait) -> bool:

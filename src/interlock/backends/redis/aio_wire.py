@@ -40,6 +40,10 @@ class Stream(asyncio.Protocol):
         self.gone = asyncio.get_running_loop().create_future()  # until the close is done
         self.dead = False
 
+    def eof_received(self) -> None:
+        """The peer has closed it. `connection_lost` comes a turn later; who asks meanwhile must not be sent here again."""
+        self.dead = True
+
     def connection_lost(self, error: Exception | None) -> None:
         """It is over."""
         self.dead = True
@@ -84,6 +88,7 @@ class Wire(Stream):
         """Put a request on the wire. The future becomes its reply, or BROKEN; or LATE at the moment `until`."""
         future = self._loop.create_future()
         if self.dead or self._transport.is_closing():
+            self.dead = True  # also if it broke while something was written, and `connection_lost` is still to come
             future.set_result(BROKEN)
             return future
         alone = not self._waiting
