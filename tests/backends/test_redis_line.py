@@ -814,6 +814,26 @@ def test_a_silent_peer_is_found_out_while_somebody_hears(node: Node, colour: str
         run_body(body, proxy.url, colour)
 
 
+def test_an_inbox_that_was_opened_in_a_hurry_is_patient_all_the_same(
+    node: Node, colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the opening may take says nothing about how soon a ping must be answered."""
+    monkeypatch.setattr(inbox, "SILENCE", 0.1)
+    with FaultProxy(node.port) as proxy:
+
+        async def body(kit: Kit) -> None:
+            client = kit.client()
+            await line_of(client).open_inbox(WITHIN)
+            proxy.cut()
+            with pytest.raises(interlock.Unavailable):
+                await hear(client)
+            await line_of(client).open_inbox(0.15)
+            proxy.delay(0.1, "both")
+            assert await hear(client, 0.8) == [], "it is slow, not silent"
+
+        run_body(body, proxy.url, colour)
+
+
 def test_who_was_busy_elsewhere_for_long_is_not_mistaken_for_a_silent_peer(
     node: Node, colour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

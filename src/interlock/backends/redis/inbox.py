@@ -21,6 +21,7 @@ from .transport import Ear, Transport
 
 PREFIX = "interlock:inbox:"
 SILENCE = 3.0  # seconds after which the peer is asked whether it is there
+PATIENCE = 0.5  # seconds that it has for the answer, at least: it may have been opened in a hurry
 PING = b"*1\r\n" + bulk(b"PING")
 
 
@@ -30,15 +31,14 @@ class Inbox:
     def __init__(self, ear: Ear, channel: str, patience: float, now: Callable[[], float], address: str) -> None:
         self._ear = ear
         self._channel = channel.encode()
-        self._patience = patience  # seconds for an answer
+        self._patience = max(patience, PATIENCE)  # seconds for an answer
         self._now = now
         self._address = address
         self._heard_at = now()
         self._asked_at: float | None = None
 
-    async def subscribe(self) -> ErrorReply | None:
+    async def subscribe(self, until: float) -> ErrorReply | None:
         """From here on nothing is missed. The error that the server answers instead. Raises Unavailable."""
-        until = self._now() + self._patience
         await self._ear.say(b"*2\r\n" + bulk(b"SUBSCRIBE") + bulk(self._channel), until)
         while replies := await self._ear.hear(until):
             for reply in replies:
@@ -101,9 +101,9 @@ class Mailbox:
                 self._channel = PREFIX + urandom(8).hex()
             until = self._now() + within
             ear = await self._transport.listen(within)
-            inbox = Inbox(ear, self._channel, max(until - self._now(), 0.001), self._now, self._address)
+            inbox = Inbox(ear, self._channel, within, self._now, self._address)
             try:
-                if (error := await inbox.subscribe()) is not None:
+                if (error := await inbox.subscribe(until)) is not None:
                     raise refusal(self._address, error, "")
             except BaseException:
                 inbox.close()
