@@ -152,7 +152,7 @@ def test_a_minority_that_is_gone_costs_nothing_but_its_votes(five: list[Node], c
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-@pytest.mark.parametrize("verb", ["claim", "stand in line", "extend", "renew"])
+@pytest.mark.parametrize("verb", ["claim", "claim as a waiter", "stand in line", "extend", "renew"])
 def test_a_node_that_rests_is_asked_when_others_fail(five: list[Node], colour: str, verb: str, how: str) -> None:
     """It was slow a moment ago, so it is left alone; then two others die or keep silent. Three of five are there, and three
     are enough."""
@@ -160,10 +160,10 @@ def test_a_node_that_rests_is_asked_when_others_fail(five: list[Node], colour: s
     async def body(kit: Kit) -> None:
         client = kit.client(request_timeout=5)
         backend: Any = backend_of(client)
-        held, name, token = await take(client, "held"), "x" if verb == "claim" else "y", token_of(client)
+        held, name, token = await take(client, "held", 30.0), "y" if verb == "stand in line" else "x", token_of(client)
         inbox = await all_ears(client)
         other = await take(client, "y", 20.0)
-        place = Place(1, inbox, 3.0) if verb == "stand in line" else None
+        place = Place(1, inbox, 3.0) if verb in ("stand in line", "claim as a waiter") else None
         five[1].kill() if how == "killed" else five[1].pause()
         five[3].pause()  # one more that rests, and does not answer: it is not waited for
         for _ in range(50):
@@ -181,9 +181,9 @@ def test_a_node_that_rests_is_asked_when_others_fail(five: list[Node], colour: s
             expect(await backend.renew([held], 5.0), held)
         else:
             answer = await backend.claim(Claim(name, token, 20.0, place), 5.0)
-            assert isinstance(answer, Refused if place else Granted)
+            assert isinstance(answer, Refused if verb == "stand in line" else Granted)
         assert time.monotonic() - began < 2, "of the five seconds that it might take"
-        if place:
+        if verb == "stand in line":
             asked = (five[0], five[2], five[4])[: 3 if how == "killed" else 2]  # no more were needed to know that it waits
             await eventually(kit, lambda: all(node.command("ZCARD", "interlock:{y}:line") == 1 for node in asked))
         await let_go(client, held, Renewal(name, token, 1.0, 0), other)
@@ -192,6 +192,30 @@ def test_a_node_that_rests_is_asked_when_others_fail(five: list[Node], colour: s
             node.resume()  # or closing would wait for their answers
 
     run_body(body, urls(five), colour)
+
+
+def test_a_waiter_hears_the_others_out_when_a_node_fails_at_once(
+    five: list[Node], proxies: list[FaultProxy], colour: str
+) -> None:
+    """With one of three dead and two that rest it could not be won, so it was given up before the living had answered."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=5)
+        backend: Any = backend_of(client)
+        await met(client)
+        place = Place(1, await all_ears(client), 3.0)
+        five[1].kill()
+        for proxy in proxies:
+            proxy.delay(0.1)
+        for index in (3, 4):
+            backend.electorate.nodes[index].health.failed(now() + 10, 1.0)
+        for index in (0, 1, 2):
+            backend.electorate.nodes[index].health.answered()
+        token = token_of(client)
+        assert isinstance(await backend.claim(Claim("x", token, 20.0, place), 5.0), Granted)
+        await let_go(client, Renewal("x", token, 1.0, 0))
+
+    run_body(body, [proxies[0].url, five[1].url, *(proxy.url for proxy in proxies[2:])], colour)
 
 
 def test_a_lease_that_a_resting_node_decides_is_extended_with_the_others(five: list[Node], colour: str) -> None:

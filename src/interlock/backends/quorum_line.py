@@ -41,7 +41,7 @@ from typing import Any
 
 from ..core.claim import Announced, Claim, Granted, Handed, Refused
 from ..core.lease import DRIFT_RATE
-from ..core.quorum import Tally
+from ..core.quorum import SILENT, Tally
 from ..core.turn import Served, Turn, granted_at
 from ..errors import InterlockError, Unavailable, UsageError
 from ..runtime import forks
@@ -158,16 +158,21 @@ class QuorumLine(QuorumBackend):
             each = await self._prepare(claim, within)
             proposal = self._proposal()
             asked, sent_at = self.electorate.ready(), self._runtime.now()
-            tally = Tally(asked, len(self.nodes))
+            tally, last_asked = Tally(asked, len(self.nodes)), sent_at
 
             def count(index: int, outcome: object) -> bool:
                 self._count(tally, seat, index, outcome, sent_at)
                 return tally.won
 
             def enough() -> bool:
-                return tally.decided or tally.doubtful
+                # That it has to wait is known: in how many lines it stands is worth a moment. When it is the nodes that are
+                # missing, the others are heard out: they are needed.
+                waits = tally.decided and not tally.hopeless
+                return tally.doubtful or (waits and self._runtime.now() - last_asked >= SILENT)
 
             def late(nodes: Sequence[int], after: float) -> Ask:
+                nonlocal last_asked
+                last_asked = self._runtime.now()
                 self._remember(claim.token, tally.ask(nodes), claim.ttl)
                 seat.sends(nodes, sent_at)
                 return lambda member: member.vote(self._at(member, claim), proposal, max(each - after, SOON))
