@@ -202,7 +202,7 @@ def test_a_waiter_hears_the_others_out_when_a_node_fails_at_once(
     async def body(kit: Kit) -> None:
         client = kit.client(request_timeout=5)
         backend: Any = backend_of(client)
-        await met(client)
+        await let_go(client, await take(client, "warm"))
         place = Place(1, await all_ears(client), 3.0)
         five[1].kill()
         for proxy in proxies:
