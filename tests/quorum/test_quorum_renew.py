@@ -455,9 +455,9 @@ def test_renewed_leases_do_not_keep_the_record_of_others_for_ever(five: list[Nod
         old = client.lock("old", ttl=30).acquire()
         lease = Renewal("old", old.token, 30.0, old.fence)
         for n in range(20):
-            client.lock(f"left:{n}", ttl=0.2, timeout=0).acquire()
+            client.lock(f"left:{n}", ttl=0.5, timeout=0).acquire()
         run(backend.renew([lease], 1.0))
-        time.sleep(0.45)
+        time.sleep(1.1)
         answers = run(backend.renew([lease], 1.0))
         assert isinstance(answers[0], Granted)
         assert list(backend._where) == [old.token]

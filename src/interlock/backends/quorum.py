@@ -125,7 +125,7 @@ class QuorumBackend:
         if not self.electorate.settled():
             until = self._runtime.now() + within
             await self.electorate.prepare(within)
-            within = max(until - self._runtime.now(), SOON)
+            within = max(until - self._runtime.now(), within / 2)  # a thousand tasks may have been first at once
         return min(within, claim.ttl / 2)
 
     def _suspect(self, poll: Poll) -> None:

@@ -180,7 +180,7 @@ async def a_waiter_gets_it_after_release(kit: Kit) -> None:
 @case
 async def a_waiter_gets_it_after_expiry(kit: Kit) -> None:
     name, client = fresh("expiry"), kit.client()
-    first = await client.lock(name, ttl=0.2).acquire()
+    first = await client.lock(name, ttl=0.5).acquire()
     second = await client.lock(name, ttl=10).acquire(timeout=10)
     assert first.lost, "the first holder knew before the second had it"
     assert second.fence > first.fence
