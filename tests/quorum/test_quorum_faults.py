@@ -186,7 +186,11 @@ def test_a_node_that_rests_is_asked_when_others_fail(five: list[Node], colour: s
         if verb == "stand in line":
             asked = (five[0], five[2], five[4])[: 3 if how == "killed" else 2]  # no more were needed to know that it waits
             await eventually(kit, lambda: all(node.command("ZCARD", "interlock:{y}:line") == 1 for node in asked))
-        await let_go(client, held, Renewal(name, token, 1.0, 0), other)
+            assert await backend.undo("y", token, 5.0)
+            assert time.monotonic() - began < 4, "nor to leave the line again"
+        else:
+            await let_go(client, Renewal(name, token, 1.0, 0))
+        await let_go(client, held, other)
         assert gone([five[0], five[2], five[4]], name), "also on the one that was asked last"
         for node in (five[1], five[3])[0 if how == "frozen" else 1 :]:
             node.resume()  # or closing would wait for their answers
@@ -216,6 +220,84 @@ def test_a_waiter_hears_the_others_out_when_a_node_fails_at_once(
         await let_go(client, Renewal("x", token, 1.0, 0))
 
     run_body(body, [proxies[0].url, five[1].url, *(proxy.url for proxy in proxies[2:])], colour)
+
+
+async def two_rest(client: Any) -> tuple[Any, list[Any]]:
+    """The backend of a client that knows its five nodes, and their members; the last two rest."""
+    await let_go(client, await take(client, "warm"))
+    backend: Any = backend_of(client)
+    for index, node in enumerate(backend.electorate.nodes):
+        node.health.failed(now() + 10, 1.0) if index > 2 else node.health.answered()
+    backend.electorate.ready = lambda: [0, 1, 2]
+    return backend, [node.member for node in backend.electorate.nodes]
+
+
+def test_a_vote_that_timed_out_is_kept_when_others_win_it(five: list[Node], colour: str) -> None:
+    """The node may have granted it, and renewals may count on that: nobody must undo it while the lease lives."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        backend, members = await two_rest(client)
+        kept: list[str] = []
+
+        async def late(*_: Any) -> Any:
+            raise interlock.Unavailable("late", backend="", cause="timeout")
+
+        members[2].vote, members[2].keep = late, kept.append
+        token = token_of(client)
+        assert isinstance(await backend.claim(Claim("x", token, 20.0), 5.0), Granted)
+        assert kept == [token]
+        await let_go(client, Renewal("x", token, 1.0, 0))
+
+    run_body(body, urls(five), colour)
+
+
+def test_nobody_is_asked_any_more_once_it_is_over(five: list[Node], colour: str) -> None:
+    """The last of those asked gives up in the moment in which those that rest would be asked: it is the nodes that are missing,
+    not somebody who has it."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        backend, members = await two_rest(client)
+
+        granting = members[0].vote
+
+        async def held_up(*args: Any) -> Any:
+            answer = await granting(*args)
+            time.sleep(0.1)  # so long that everybody is due when it goes on
+            return answer
+
+        async def late(*_: Any) -> Any:
+            await client._site.runtime.sleep(0.03)
+            raise interlock.Unavailable("late", backend="", cause="timeout")
+
+        members[0].vote, members[1].vote, members[2].vote = held_up, late, late
+        with pytest.raises(interlock.NoQuorum):
+            await backend.claim(Claim("x", token_of(client), 20.0), 0.05)
+
+    run_body(body, urls(five), colour)
+    assert gone(five, "x")
+
+
+def test_nodes_that_are_all_far_away_are_not_silent(five: list[Node], proxies: list[FaultProxy], colour: str) -> None:
+    """One that rests is left in peace when the others take as long as they always do, and when it owes answers itself."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=5)
+        _, members = await two_rest(client)
+        for proxy in proxies:
+            proxy.delay(0.06)
+        members[4].lag = lambda: 1.0
+        asked = []
+        for _ in range(3):
+            before = [len(proxy.commands) for proxy in proxies[3:]]
+            await let_go(client, await take(client, "x"))
+            asked.append([len(proxy.commands) - known for proxy, known in zip(proxies[3:], before, strict=True)])
+        looked = 2  # `take` has a look at all nodes, and at their rolls
+        assert asked[1:] == [[looked, looked], [looked, looked]], asked
+        assert asked[0][1] == looked, "it owed answers"
+
+    run_body(body, [proxy.url for proxy in proxies], colour)
 
 
 def test_a_lease_that_a_resting_node_decides_is_extended_with_the_others(five: list[Node], colour: str) -> None:

@@ -35,7 +35,7 @@ LOOK_AGAIN = 0.1  # at most so long between two looks at whether enough have ans
 READMIT_PAUSE = 0.2
 VET_PAUSE = 1.0
 BIRTH = 0.25  # how long a new cluster waits for its last node
-HEDGE = 2 * SILENT  # how long others may be silent before a node that rests is asked after all
+HEDGE, LONGEST_HEDGE = 2 * SILENT, 0.25  # how long others may be silent before a node that rests is asked after all
 
 NEWBORN = Roll(0.0, 0, 0)
 
@@ -90,6 +90,7 @@ class Electorate:
         self.light = all(getattr(member, "light", False) for member in members)
         self._open_yet = False
         self._opening = 0.0  # until when somebody is at it
+        self.took = 0.0  # seconds, the last vote
         self._vet_again = 0.0
         self._identify_again = 0.0
         self._identities: dict[str, str] = {}  # server → the address that it is known by here
@@ -151,7 +152,9 @@ class Electorate:
                 health.failed(moment, self._runtime.jitter())
             elif health.retry_at:
                 health.answered()
-            return count(index, outcome) or len(answers) == len(poll.asked)
+            if count(index, outcome) or len(answers) == len(poll.asked):
+                poll.over = True  # here, not when the race has returned: a hedge may be due in the same turn
+            return poll.over
 
         def bored() -> float:
             return 0.0 if enough is None or enough() else min(max(SILENT, now() - poll.began), LOOK_AGAIN)
@@ -166,12 +169,14 @@ class Electorate:
         return poll
 
     async def _hedge(self, index: int, poll: Poll, late: Late, enough: Callable[[], bool] | None) -> Any:
-        """Ask a node that rests, unless the others have settled it by then."""
-        await self._runtime.sleep(HEDGE)
-        if poll.over or (enough is not None and enough()):
+        """Ask a node that rests, unless the others have settled it by then, or it owes answers. Nodes may all be far away: then
+        it is not silence yet."""
+        await self._runtime.sleep(min(max(HEDGE, 2 * self.took), LONGEST_HEDGE))
+        node = self.nodes[index]
+        if poll.over or node.quarantine is not None or node.member.lag() > SILENT or (enough is not None and enough()):
             return None
         poll.asked = [*poll.asked, index]
-        return await late([index], self._runtime.now() - poll.began)(self.nodes[index].member)
+        return await late([index], self._runtime.now() - poll.began)(node.member)
 
     def vote(self, index: int, poll: Poll) -> Vote:
         """What a node had to say, in words."""

@@ -99,7 +99,7 @@ class QuorumBackend:
         if tally.won:
             granted = await self._agree(claim, tally, each)
             if granted is not None:
-                self._has(claim.token, claim.ttl, granted.fence, poll.answers)
+                self._has(claim.token, claim.ttl, granted.fence, tally.granted)
                 return granted
         await self._release(claim.name, claim.token, each, set(tally.granted), set(tally.refused))
         if tally.hopeless:
@@ -113,7 +113,8 @@ class QuorumBackend:
 
     def _took(self, poll: Poll) -> None:
         """The next vote may take as long as this one did."""
-        took = int((self._runtime.now() - poll.began) * 1000)
+        self.electorate.took = self._runtime.now() - poll.began
+        took = int(self.electorate.took * 1000)
         self._lead_ms = LEAD_MS + 2 * took if 2 * took < MOST_LEAD_MS else MOST_LEAD_MS
 
     def _took_so_far(self, poll: Poll) -> float:
@@ -159,10 +160,7 @@ class QuorumBackend:
 
     async def release(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.release`. True when a quorum had it; raises NoQuorum when too few nodes answer."""
-        record = self._where.get(token)
-        # Of one that never had the lock, nodes that were not asked are free; of one that had, they tell nothing.
-        free = self._spared(record) if record is not None and not record.fence else ()
-        done, held, poll = await self._release(name, token, within, free=free)
+        done, held, poll = await self._release(name, token, within)
         if held >= self.needed:
             return True
         if done >= self.needed:
@@ -175,14 +173,11 @@ class QuorumBackend:
         if token not in self._asked:
             return False
         record = self._where.get(token)
-        done, _, poll = await self._release(name, token, within, free=() if record is None else self._spared(record))
+        spared = [] if record is None else [index for index in range(len(self.nodes)) if index not in record.nodes]
+        done, _, poll = await self._release(name, token, within, free=spared)  # not even asked: free of it
         if done < self.needed:
             raise self.electorate.no_quorum(f"no quorum to take back '{name}'", poll)
         return True
-
-    def _spared(self, record: Record) -> Sequence[int]:
-        """The nodes that were not even asked for a token, and are free of it."""
-        return [index for index in range(len(self.nodes)) if index not in record.nodes]
 
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`. What each node says is in the entry's votes."""
@@ -239,7 +234,8 @@ class QuorumBackend:
     def _has(self, token: str, ttl: float, fence: int, answered: Container[int] = ()) -> None:
         """The token has the lock. Requests of it that were not answered must not be undone any more: see `port.Member.keep`.
 
-        Nodes that have `answered` owe it nothing; what is asked of them later is kept when it is asked (`_heal`).
+        Nodes that have `answered` owe it nothing; what is asked of them later is kept when it is asked (`_heal`). A node that
+        failed to answer has not.
         """
         electorate, record = self.electorate, self._where.get(token)
         if ttl > electorate.longest:
