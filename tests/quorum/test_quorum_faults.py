@@ -689,7 +689,9 @@ def test_status_and_the_log_say_which_node_waits_and_for_how_long(
 ) -> None:
     async def body(kit: Kit) -> None:
         client = kit.client()
+        await met(client)
         async with client.lock("x", ttl=30):
+            await kit.sleep(0.05)
             five[3].restart(empty=True)
             stranger = await kit.client().inspect("x")  # as `interlock status` does: a client that has just come
             assert stranger.held
