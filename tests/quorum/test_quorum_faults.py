@@ -222,6 +222,32 @@ def test_a_waiter_hears_the_others_out_when_a_node_fails_at_once(
     run_body(body, [proxies[0].url, five[1].url, *(proxy.url for proxy in proxies[2:])], colour)
 
 
+def test_a_new_cluster_waits_for_the_nodes_that_it_needs(five: list[Node], proxies: list[FaultProxy], colour: str) -> None:
+    """The first use needs all three nodes. One of them is slow: that is no reason to say that it is missing."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=5)
+        proxies[1].delay(0.4)
+        async with client.lock("x", ttl=60, timeout=0):
+            pass
+
+    for node in five[:3]:
+        node.flush()
+    run_body(body, [proxy.url for proxy in proxies[:3]], colour)
+
+
+def test_a_new_cluster_does_not_wait_long_for_a_node_that_it_can_do_without(five: list[Node], colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=5)
+        five[1].pause()
+        began = time.monotonic()
+        async with client.lock("x", ttl=60, timeout=0):
+            assert time.monotonic() - began < 3
+        five[1].resume()
+
+    run_body(body, urls(five), colour)
+
+
 async def two_rest(client: Any) -> tuple[Any, list[Any]]:
     """The backend of a client that knows its five nodes, and their members; the last two rest."""
     await let_go(client, await take(client, "warm"))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence, Sized
 from typing import Any
 
 from ..core import fence as fences
@@ -34,7 +34,7 @@ BETWEEN_LOOKS = 0.05
 LOOK_AGAIN = 0.1  # at most so long between two looks at whether enough have answered
 READMIT_PAUSE = 0.2
 VET_PAUSE = 1.0
-BIRTH = 0.25  # how long a new cluster waits for its last node
+BIRTH = 0.25  # how long a new cluster waits for its last nodes, when it could do without
 HEDGE, LONGEST_HEDGE = 2 * SILENT, 0.25  # how long others may be silent before a node that rests is asked after all
 
 NEWBORN = Roll(0.0, 0, 0)
@@ -216,8 +216,9 @@ class Electorate:
             self._vet(standings)
 
     async def _roll_call(
-        self, nodes: Sequence[int], within: float, enough: int, mark: bool = True
+        self, nodes: Sequence[int], within: float, enough: int, mark: bool = True, least: int | None = None
     ) -> tuple[dict[int, Standing], Poll]:
+        """What nodes say of themselves, once that are `enough`; or `least`, after a while."""
         standings: dict[int, Standing] = {}
 
         def count(index: int, outcome: object) -> bool:
@@ -225,7 +226,13 @@ class Electorate:
                 standings[index] = outcome
             return len(standings) >= enough
 
-        return standings, await self.poll(nodes, lambda member: member.roll(within, mark), count)
+        after_a_while = None if least is None else self._after_a_while(standings, least)
+        return standings, await self.poll(nodes, lambda member: member.roll(within, mark), count, enough=after_a_while)
+
+    def _after_a_while(self, heard: Sized, least: int) -> Callable[[], bool]:
+        """Whether so many have been heard, and the others have had their time."""
+        until = self._runtime.now() + BIRTH
+        return lambda: len(heard) >= least and self._runtime.now() >= until
 
     async def _begin(self, within: float) -> None:
         """Open, once for all who ask at the same time: a thousand tasks need not look at every node each."""
@@ -263,13 +270,12 @@ class Electorate:
 
     async def _born(self, within: float) -> bool:
         """Whether the cluster was new and is enrolled now. Raises NoQuorum if too few nodes are there to tell."""
-        within = min(within, BIRTH)
         everybody = range(len(self.nodes))
-        standings, poll = await self._roll_call(everybody, within, len(self.nodes))
+        least = len(self.nodes) - missing_at_birth(len(self.nodes))
+        standings, poll = await self._roll_call(everybody, within, len(self.nodes), least=least)
         self._vet(standings)
         if any(standing.roll not in (None, NEWBORN) for standing in standings.values()):
             return False
-        least = len(self.nodes) - missing_at_birth(len(self.nodes))
         taken: set[int] = set()
 
         def count(index: int, outcome: object) -> bool:
@@ -280,7 +286,7 @@ class Electorate:
         if len(standings) >= least:
             losses = {self.nodes[index].member: standing.loss for index, standing in standings.items()}
             ask: Ask = lambda member: member.enroll(NEWBORN, losses[member], within)  # noqa: E731
-            poll = await self.poll(sorted(standings), ask, count)
+            poll = await self.poll(sorted(standings), ask, count, enough=self._after_a_while(taken, least))
         if len(taken) < least:
             what = "no quorum to begin with (this cluster is new, and no node that forgot must be taken for a new one)"
             raise self.no_quorum(what, poll, least)
