@@ -160,7 +160,8 @@ def test_short_holds_do_not_wake_the_keeper(monkeypatch: pytest.MonkeyPatch) -> 
 
         monkeypatch.setattr(client._keeper, "_ring", counting)
         lock = client.lock("x")
-        until = now() + 0.5
+        until, leases = now() + 0.5, 0
         while now() < until:
             lock.acquire().release()
-        assert rings < 20, "the keeper was rung for nearly every lease"
+            leases += 1
+        assert rings < leases / 5, "the keeper was rung for nearly every lease"

@@ -19,6 +19,7 @@ import valkey
 import valkey.asyncio
 
 import interlock
+from interlock.backends.electorate import NEWBORN
 from interlock.backends.redis import aio, packing
 from interlock.backends.redis.aio import AsyncTransport
 from interlock.backends.redis.backend import RedisBackend
@@ -30,6 +31,7 @@ from interlock.core import fence as fences
 from interlock.core.claim import Claim, Gone, Granted, Renewal
 from interlock.runtime.aio import AsyncioRuntime
 from interlock.runtime.base import now
+from interlock.runtime.blocking import run
 from interlock.testing import FaultProxy, Node
 from interlock.testing.conformance import backend_of, take
 from interlock.testing.faces import COLOURS, Kit, run_body
@@ -660,6 +662,30 @@ def test_a_forked_child_leaves_the_parents_sockets_alone(node: Node) -> None:
         assert lease.release()
 
 
+def test_an_inbox_is_let_go_of_once_not_in_every_generation(valkey_node: Node, tmp_path: Path) -> None:
+    """A child closes all descriptors, as daemons do, and opens a file of its own, which gets the number of the inbox. A child
+    of that one must not lose it."""
+    log = tmp_path / "log"
+    with interlock.Client(valkey_node.url) as client:
+        backend: Any = client._site.backend
+        run(backend.open_inbox(5.0))
+        (ear,) = backend._transport._ears
+        number = ear.fileno()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
+                if grandchild := os.fork():
+                    os.waitpid(grandchild, 0)
+                os.write(number, b"child " if grandchild else b"grandchild ")
+                os._exit(0)
+            finally:
+                os._exit(2)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert ear.fileno() == number
+    assert log.read_text() == "grandchild child "
+
+
 def test_ctrl_c_while_waiting_leaves_nothing(node: Node) -> None:
     """An interrupt arrives while the claim is on its way, and while the waiter pauses: both leave nothing."""
     program = """
@@ -828,6 +854,41 @@ def test_an_answer_to_an_earlier_request_does_not_settle_a_later_one(node: Node,
 
     run_body(body, node.url, colour)
     assert node.command("EXISTS", "x") == 0
+
+
+def test_nothing_is_claimed_down_another_connection_while_a_claim_on_a_closed_one_may_arrive(node: Node, colour: str) -> None:
+    """A vote had no answer, and its connection broke. Were the token to vote once more, by another one, the first, or its undo,
+    might come after that and take back what it counts on. (What takes back may go there: it is for that.)"""
+
+    async def body(kit: Kit) -> None:
+        backend = cast(RedisBackend, backend_of(kit.client()))
+        await backend.inspect("x", 5.0)
+        with FaultProxy(node.port) as proxy:
+            backend = cast(RedisBackend, backend_of(kit.client(store=proxy.url)))
+            backend.elect()
+            await backend.enroll(NEWBORN, (await backend.roll(5.0, True)).loss, 5.0)
+            proxy.drop_replies(1)
+            with pytest.raises(interlock.Unavailable) as caught:
+                await backend.vote(Claim("x", "mine", 30.0), 0, 0.2)
+            assert caught.value.cause == "timeout"
+            proxy.cut()
+            proxy.wait_for(lambda proxy: proxy.live == 0)
+            await kit.sleep(0.05)
+            before = len(proxy.commands)
+            with pytest.raises(interlock.Unavailable) as caught:
+                await backend.vote(Claim("x", "mine", 30.0), 0, 5.0)
+            assert caught.value.cause == "closed"
+            assert len(proxy.commands) == before, "it was sent all the same"
+            assert isinstance(await backend.vote(Claim("y", "another", 30.0), 0, 5.0), Granted)
+            assert node.command("GET", "x") == b"mine"
+            assert await backend.undo("x", "mine", 5.0)
+            assert node.command("GET", "x") is None
+            assert isinstance(await backend.vote(Claim("x", "mine", 30.0), 0, 5.0), Granted), "nothing is owed any more"
+            assert await backend.release("x", "mine", 5.0)
+            assert await backend.release("y", "another", 5.0)
+
+    node.flush()
+    run_body(body, node.url, colour)
 
 
 @pytest.mark.parametrize("how", ["the peer closes it", "a write fails"])

@@ -242,3 +242,68 @@ def test_on_a_quorum_who_is_in_line_asks_half_as_often() -> None:
     nodes = [f"memory://{uuid.uuid4().hex}" for _ in range(3)]
     with Client(nodes[0]) as one, Client(nodes) as several:
         assert (one._site.gate.rely, several._site.gate.rely) == (3.0, 6.0)
+
+
+@pytest.mark.parametrize("after", ["BEGIN", "COMMIT"])
+def test_sqlite_a_handlers_timeout_is_not_taken_for_the_files(tmp_path: Path, after: str) -> None:
+    """A TimeoutError is an OSError. It is raised as it is, and the claim that it struck is undone."""
+    with Client(f"sqlite://{tmp_path}/locks.db", ttl=60, renew=False) as client:
+        with client.lock("warm"):
+            pass
+        database: Any = client._site.backend._store._database  # type: ignore[attr-defined]
+        execute, times = database.execute, 0
+
+        def struck(sql: str, *args: Any) -> Any:
+            nonlocal times
+            cursor = execute(sql, *args)
+            if sql.startswith(after) and not times:
+                times += 1
+                raise TimeoutError("time is up")
+            return cursor
+
+        database.execute = struck
+        with pytest.raises(TimeoutError, match="time is up") as caught:
+            client.lock("x").try_acquire()
+        assert type(caught.value) is TimeoutError
+        assert times == 1
+        assert not client.inspect("x").held
+        assert client._site.backend._store._database is database, "there is nothing wrong with the file"  # type: ignore[attr-defined]
+        with client.lock("x", timeout=0):
+            pass
+
+
+def test_a_grant_in_hand_is_given_back(url: str) -> None:
+    with Client(url, ttl=60, renew=False) as client:
+        with struck("flow/ask.py", "believe"):
+            client.lock("x").try_acquire()
+        assert not client.inspect("x").held
+
+
+def test_whoever_comes_after_an_heir_that_left_is_told_although_a_signal_struck(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock was handed over, the heir has given up meanwhile, and the one who did it was struck with the answer in hand. The
+    next one must not wait until the lease would have ended."""
+
+    def give_up() -> None:
+        with suppress(interlock.AcquireTimeout):
+            client.lock("x").acquire(timeout=0.3)
+
+    async def slowly(*args: Any) -> Any:
+        handed = await hand_over(*args)
+        heir.join()
+        return handed
+
+    with Client(url, ttl=30) as client:
+        backend: Any = client._site.backend
+        hand_over = backend.hand_over
+        monkeypatch.setattr(backend, "hand_over", slowly)
+        lease = client.lock("x").acquire()
+        heir = threading.Thread(target=give_up)
+        heir.start()
+        wait_for(lambda: waiters(client) == 1)
+        waiting = Waiting(client, "x")
+        wait_for(lambda: waiters(client) == 2)
+        with struck("flow/gate.py", "handed"):
+            lease.release()
+        assert waiting.served()

@@ -17,6 +17,7 @@ from interlock.flow.hold import release
 from interlock.testing.sim import Plan, simulate
 from interlock.testing.sim.client import Client
 from interlock.testing.sim.node import Node, Request
+from interlock.testing.sim.path import Path
 from interlock.testing.sim.plan import faults_of
 from interlock.testing.sim.wire import Ear
 from interlock.testing.sim.world import World
@@ -120,12 +121,62 @@ def a_request_that_comes_late() -> None:
         assert isinstance(answer, Refused)
 
 
+def a_young_request_on_an_old_connection() -> None:
+    """Bob's connection to node 2 is stuck. It is given up for what somebody else asked there long ago, and Bob's own young vote
+    is undone with it: both may arrive after his next vote, which takes another connection."""
+    with a_world() as world:
+        bob = world.clients[1]
+        line = cast(QuorumLine, bob.site.backend)
+        member, stuck = cast(Any, line.nodes[2].member), list[Any]()
+        done(world, bob, line.open_inbox(0.2))
+        zero, one, two = world.nodes
+        zero.memory.held["x"] = one.memory.held["x"] = Held("a stranger", 1, inf)
+        done(world, bob, member.inspect("y", 0.2))
+        stuck.extend(wire for wire in bob.links[2].wires if not isinstance(wire, Ear) and not wire.gone)
+        stuck[0]._held_requests.append(Request(0, "hello"))
+        interrupted(world, bob, member.vote(Claim("y", "old", 20.0), 0, 60.0))
+        pass_time(world, 4.0)
+        cast(Any, line.electorate).ready = lambda: [0, 1, 2]
+        assert isinstance(done(world, bob, line.claim(BOBS, 0.2)), Refused)
+        pass_time(world, 1.2)
+        interrupted(world, bob, member.vote(Claim("z", "other", 20.0), 0, 60.0))  # on another connection
+        assert stuck[0].dead, "that one was not given up"
+        del zero.memory.held["x"]
+        answer = done(world, bob, line.claim(BOBS, 0.2))
+        stuck[0].healed(reset=False)
+        pass_time(world, 0.1)
+        assert two not in bobs_nodes(world), "nothing came late"
+        assert not isinstance(answer, Granted), "he believes in one node of three"
+
+
+def interrupted(world: World, client: Client, work: Coroutine[Any, Any, Any]) -> None:
+    """Have it begun, and broken off after a moment, as a vote is whose outcome is certain."""
+
+    async def race() -> None:
+        async def moment() -> None:
+            await client.runtime.sleep(0.01)
+
+        await client.runtime.race([work, moment()], lambda index, _: index == 1)
+
+    done(world, client, race())
+
+
 def test_an_announcement_older_than_the_last_answer_does_not_count() -> None:
     an_old_announcement()
 
 
 def test_an_answer_does_not_count_while_an_older_request_may_be_on_its_way() -> None:
     a_request_that_comes_late()
+
+
+def test_an_answer_does_not_count_while_a_request_on_a_closed_connection_may_be_on_its_way() -> None:
+    a_young_request_on_an_old_connection()
+
+
+def test_the_third_fails_without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "_overtakes_nothing", lambda self, token: None)
+    with pytest.raises(AssertionError, match="believes in one node of three"):
+        a_young_request_on_an_old_connection()
 
 
 def test_the_first_fails_without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Coroutine, Sequence, Sized
+from copy import copy
+from math import inf
 from typing import Any
 
 from ..core import fence as fences
@@ -31,6 +33,7 @@ log = logging.getLogger("interlock")
 
 LOOKS = 4  # at rolls that are there only in part, before those that are missing are taken for lost
 BETWEEN_LOOKS = 0.05
+SOON = 0.001  # seconds, the least that anybody is given to answer
 LOOK_AGAIN = 0.1  # at most so long between two looks at whether enough have answered
 READMIT_PAUSE = 0.2
 VET_PAUSE = 1.0
@@ -89,7 +92,8 @@ class Electorate:
         self._runtime = runtime
         self.light = all(getattr(member, "light", False) for member in members)
         self._open_yet = False
-        self._opening = 0.0  # until when somebody is at it
+        self._opening = -inf  # until when somebody is at it
+        self._unopened: tuple[float, NoQuorum] | None = None  # when that failed last, and why
         self.took = 0.0  # seconds, the last vote
         self._vet_again = 0.0
         self._identify_again = 0.0
@@ -157,7 +161,8 @@ class Electorate:
             return poll.over
 
         def bored() -> float:
-            return 0.0 if enough is None or enough() else min(max(SILENT, now() - poll.began), LOOK_AGAIN)
+            poll.over = enough is None or enough()
+            return 0.0 if poll.over else min(max(SILENT, now() - poll.began), LOOK_AGAIN)
 
         work = [ask(nodes[index].member) for index in asked]
         if late is not None and hedges:
@@ -237,19 +242,30 @@ class Electorate:
     async def _begin(self, within: float) -> None:
         """Open, once for all who ask at the same time: a thousand tasks need not look at every node each."""
         now = self._runtime.now
-        until = now() + within
-        while not self._open_yet and now() < min(self._opening, until):
+        began = now()
+        until = began + within
+        while not self._open_yet and now() < self._opening + LOOK_AGAIN:  # that late somebody may say that it has failed
             await self._runtime.sleep(BETWEEN_LOOKS / 10)
-        if not self._open_yet:
-            self._opening = until  # not for longer: whoever is at it may be killed by a fork
-            try:
-                await self._open(max(until - now(), within / 2))
-            finally:
-                self._opening = 0.0
+        if self._open_yet:
+            return
+        if self._unopened is not None and self._unopened[0] >= began:  # so it was meanwhile, for whoever was at it
+            raise copy(self._unopened[1])
+        until = max(until, now() + within / 2)
+        self._opening = until  # not for ever: whoever is at it may be killed by a fork
+        try:
+            await self._open(until)
+        except NoQuorum as error:
+            self._unopened = now(), copy(error)
+            raise
+        finally:
+            self._opening = -inf
 
-    async def _open(self, within: float) -> None:
+    def _left(self, until: float) -> float:
+        return max(until - self._runtime.now(), SOON)
+
+    async def _open(self, until: float) -> None:
         """The first question: see who is there, and tell a new cluster from nodes that lost their memory."""
-        standings, poll = await self._roll_call(range(len(self.nodes)), within, self.needed)
+        standings, poll = await self._roll_call(range(len(self.nodes)), self._left(until), self.needed)
         if len(standings) < self.needed:
             raise self.no_quorum("no quorum to begin with", poll)
         self._vet(standings)
@@ -257,22 +273,22 @@ class Electorate:
             rolls = [standing.roll for standing in standings.values() if standing.roll is not None]
             self.longest = max([self.longest, *(roll.longest for roll in rolls)])
             missing = [index for index, standing in standings.items() if standing.roll is None]
-            if missing and all(roll == NEWBORN for roll in rolls) and await self._born(within):
+            if missing and all(roll == NEWBORN for roll in rolls) and await self._born(until):
                 break
             if rolls and (not missing or look == LOOKS - 1):
                 for index in missing:
                     self.suspect(index, standings[index].loss)
                 break
             await self._runtime.sleep(BETWEEN_LOOKS * (0.5 + self._runtime.jitter()))  # somebody else may be at it
-            again, _ = await self._roll_call(range(len(self.nodes)), within, len(self.nodes))
+            again, _ = await self._roll_call(range(len(self.nodes)), self._left(until), len(self.nodes), least=self.needed)
             standings |= again
         self._open_yet = True
 
-    async def _born(self, within: float) -> bool:
+    async def _born(self, until: float) -> bool:
         """Whether the cluster was new and is enrolled now. Raises NoQuorum if too few nodes are there to tell."""
         everybody = range(len(self.nodes))
         least = len(self.nodes) - missing_at_birth(len(self.nodes))
-        standings, poll = await self._roll_call(everybody, within, len(self.nodes), least=least)
+        standings, poll = await self._roll_call(everybody, self._left(until), len(self.nodes), least=least)
         self._vet(standings)
         if any(standing.roll not in (None, NEWBORN) for standing in standings.values()):
             return False
@@ -284,7 +300,7 @@ class Electorate:
             return False  # once in the life of a cluster: worth waiting for all of them
 
         if len(standings) >= least:
-            losses = {self.nodes[index].member: standing.loss for index, standing in standings.items()}
+            losses, within = {self.nodes[index].member: s.loss for index, s in standings.items()}, self._left(until)
             ask: Ask = lambda member: member.enroll(NEWBORN, losses[member], within)  # noqa: E731
             poll = await self.poll(sorted(standings), ask, count, enough=self._after_a_while(taken, least))
         if len(taken) < least:

@@ -28,13 +28,12 @@ from ..core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked
 from ..core.quorum import Extensions, Tally
 from ..errors import Unavailable, UsageError
 from ..runtime.base import Runtime
-from .electorate import Ask, Electorate, Poll
+from .electorate import SOON, Ask, Electorate, Poll
 from .port import Capabilities, LineMember, Member
 
 LEAD_MS = 50  # how far ahead of our clock a proposal is, so that nodes whose clocks are a little ahead can take it too
 MOST_LEAD_MS = 1000  # when votes take long: those of a thousand tasks at once reach the nodes late
 PATIENCE = 0.1  # seconds for nodes that rest, if it is not for all that was asked
-SOON = 0.001  # seconds, the least that anybody is given to answer
 MENDED_AT_ONCE = 50  # leases; a node that came back empty lacks them all, and must not keep the next renewals waiting
 
 
@@ -275,8 +274,9 @@ class QuorumBackend:
 
         def remember(nodes: Sequence[int]) -> None:
             for lease in leases:  # now, not later: a release takes the token off the record, and there it must stay
-                if lease.token in self._where:
-                    self._remember(lease.token, nodes, lease.ttl)
+                if (record := self._where.get(lease.token)) is not None:
+                    self._asks(lease.token, record, nodes, lease.ttl)
+            self._prune()
 
         def late(nodes: Sequence[int], after: float) -> Ask:
             remember(nodes)
@@ -327,6 +327,7 @@ class QuorumBackend:
             if record is None:  # released, or about to be
                 continue
             record.kept = True
+            self._asks(token, record, (index,), ttl)
             member.keep(token)
             answer = await member.vote(Claim(name, token, ttl), fence, left)
             if isinstance(answer, Unmarked):
@@ -395,22 +396,30 @@ class QuorumBackend:
 
     def _remember(self, token: str, asked: Sequence[int], ttl: float) -> Record:
         """Who may hold this token: a node that was not even asked need not be bothered with the release."""
-        where, now = self._where, self._runtime.now()
-        record = where.get(token)
+        record = self._where.get(token)
         if record is None:
-            record = where[token] = Record(asked, now + 2 * ttl)
+            record = self._where[token] = Record(asked, self._runtime.now() + 2 * ttl)
         else:
-            record.nodes, record.until = tuple({*record.nodes, *asked}), now + 2 * ttl
-            with suppress(KeyError):  # released meanwhile
-                where.move_to_end(token)
+            self._asks(token, record, asked, ttl)
+        self._prune()
+        return record
+
+    def _prune(self) -> None:
+        """Forget those that were left to expire."""
+        where, now = self._where, self._runtime.now()
         try:
-            while where[oldest := next(iter(where))].until <= now:  # those that were left to expire
+            while where[oldest := next(iter(where))].until <= now:
                 expired = where.pop(oldest)
                 for index in expired.nodes if expired.fence else ():
                     self.nodes[index].member.drop(oldest)
         except (LookupError, RuntimeError, StopIteration):  # other threads come and go; the next call goes on
             pass
-        return record
+
+    def _asks(self, token: str, record: Record, nodes: Sequence[int], ttl: float) -> None:
+        """A token that was on record asks these nodes. If it was released meanwhile, it is not put there again."""
+        record.nodes, record.until = tuple({*record.nodes, *nodes}), self._runtime.now() + 2 * ttl
+        with suppress(KeyError):
+            self._where.move_to_end(token)
 
     def _forget(self, token: str) -> Record:
         """What is on record of a token, which is not from now on. Every node, if nothing is."""

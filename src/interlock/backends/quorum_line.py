@@ -46,9 +46,9 @@ from ..core.turn import Served, Turn, granted_at
 from ..errors import InterlockError, Unavailable, UsageError
 from ..runtime import forks
 from ..runtime.base import Runtime
-from .electorate import Ask, Poll
+from .electorate import SOON, Ask, Poll
 from .port import LineMember, Member
-from .quorum import SOON, QuorumBackend
+from .quorum import QuorumBackend
 
 HINT = 0.01  # seconds in which the other nodes are expected to announce what one of them did; as much again is jitter
 SAME_PATH = 2.5  # seconds for which what follows an unanswered request goes down the same connection, for certain
@@ -158,26 +158,28 @@ class QuorumLine(QuorumBackend):
             each = await self._prepare(claim, within)
             proposal = self._proposal()
             asked, sent_at = self.electorate.ready(), self._runtime.now()
-            tally, last_asked = Tally(asked, len(self.nodes)), sent_at
+            tally, asked_at = Tally(asked, len(self.nodes)), dict.fromkeys(asked, sent_at)
+            # It asks again within `rely`, and what is on record must last until then: next time other nodes may rest.
+            known_for = max(claim.ttl, self.rely)
 
             def count(index: int, outcome: object) -> bool:
-                self._count(tally, seat, index, outcome, sent_at)
+                self._count(tally, seat, index, outcome, asked_at[index])
                 return tally.won
 
             def enough() -> bool:
                 # That it has to wait is known: in how many lines it stands is worth a moment. When it is the nodes that are
                 # missing, the others are heard out: they are needed.
                 waits = tally.decided and not tally.hopeless
-                return tally.doubtful or (waits and self._runtime.now() - last_asked >= SILENT)
+                return tally.doubtful or (waits and self._runtime.now() - max(asked_at.values()) >= SILENT)
 
             def late(nodes: Sequence[int], after: float) -> Ask:
-                nonlocal last_asked
-                last_asked = self._runtime.now()
-                self._remember(claim.token, tally.ask(nodes), claim.ttl)
-                seat.sends(nodes, sent_at)
+                now = self._runtime.now()
+                asked_at.update(dict.fromkeys(nodes, now))
+                self._remember(claim.token, tally.ask(nodes), known_for)
+                seat.sends(nodes, now)
                 return lambda member: member.vote(self._at(member, claim), proposal, max(each - after, SOON))
 
-            self._remember(claim.token, asked, claim.ttl)
+            self._remember(claim.token, asked, known_for)
             self._asked.add(claim.token)
             seat.sends(asked, sent_at)
             ask: Ask = lambda member: member.vote(self._at(member, claim), proposal, each)  # noqa: E731
@@ -227,7 +229,7 @@ class QuorumLine(QuorumBackend):
                 return tally.won and held >= self.needed and not tally.behind()
 
             failed = self._leaves(token)
-            self._remember(heir.token, asked, heir.ttl)
+            self._remember(heir.token, asked, max(heir.ttl, self.rely))
             self._asked.update((heir.token, token))
             seat.sends(asked, sent_at)
             poll = await self.electorate.poll(

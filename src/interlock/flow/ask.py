@@ -7,31 +7,39 @@ can still put the lock into the store. Interleavings and where each is handled:
   down the same path, shielded and bounded
 - the caller is cancelled in the instant in which the reply arrives                            → the same: the transport counts
   a request as answered only when its caller has the answer
+- a signal's handler raises with the answer in hand                                           → released
 - the grant took longer than it is valid (slow store, frozen process)                          → given back, `Unavailable`
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from ..core.claim import Claim, Granted, Refused
 from ..core.lease import Hold, Policy, deadline
 from ..core.quorum import table
-from ..errors import AcquireTimeout, Unavailable, UsageError
+from ..errors import AcquireTimeout, InterlockError, Unavailable, UsageError
 from .site import Site
 
 
 async def ask(site: Site, claim: Claim, policy: Policy, sent_at: float) -> Hold | Refused:
     """One claim and, if its outcome stays unknown, its undoing. `sent_at` is now: before anything is sent, since the lease is
     counted from there."""
+    answer = None
     try:
         answer = await site.backend.claim(claim, site.within(claim.ttl))
+        if isinstance(answer, Refused):
+            return answer
+        hold = believe(site, claim, answer, sent_at, policy)
     except UsageError:  # an answer: nothing happened
         raise
     except BaseException as error:
-        await site.undo(claim.name, claim.token, claim.ttl, error)
+        if answer is None:
+            await site.undo(claim.name, claim.token, claim.ttl, error)
+        else:
+            with suppress(InterlockError):
+                await site.runtime.shield(lambda: site.backend.release(claim.name, claim.token, site.request_timeout))
         raise
-    if isinstance(answer, Refused):
-        return answer
-    hold = believe(site, claim, answer, sent_at, policy)
     if hold is None:
         raise await _slow(site, claim, sent_at)
     return hold

@@ -77,6 +77,7 @@ async def hand_over(site: Site, hold: Hold, heir: Waiter, barges: bool) -> Outco
         if handed is not None and handed.held:  # interrupted with the answer in hand: nobody must release it once more
             hold.released = True
             hold.notify("released")
+            site.gate.left(hold)
         with suppress(InterlockError):
             unanswered = await site.runtime.shield(lambda: site.backend.undo(hold.name, token, site.request_timeout))
             if isinstance(error, Unavailable) and not unanswered:  # that was its answer

@@ -98,7 +98,7 @@ def _before() -> None:
 def _in_parent() -> None:
     global _forks  # noqa: PLW0603
     try:
-        _forks -= 1
+        _forks = max(_forks - 1, 0)  # a signal may strike before it is counted
         while _suspended and not _forks:
             _suspended.pop().resume()
     finally:
@@ -108,7 +108,7 @@ def _in_parent() -> None:
 def _in_child() -> None:
     global generation, _forks  # noqa: PLW0603
     generation += 1
-    _forks -= 1
+    _forks = max(_forks - 1, 0)
     _suspended.clear()
     _forking.release()
     for thing in list(_watched):

@@ -2,7 +2,8 @@
 
 Rules of the file
 - A request is unanswered until its caller has the answer, whether or not the reply has arrived; until then its token is on
-  record (`_owing`), and what follows goes down the same connection.
+  record (`_owing`), and what follows goes down the same connection. If that is closed, nothing of the token that creates
+  something goes down another while the record lasts, longer than a quorum would count on it (`quorum_line.SAME_PATH`).
 - A connection on which a reply is overdue is *retired*: new requests go elsewhere, those that must follow an unanswered one
   still go down it. So what is awaited on it is on record as well (`_retired`): one task may have to follow what another
   waits for. It is closed when nobody is owed anything on it, or long after, with undos as the last things sent; but not of
@@ -60,6 +61,8 @@ class AsyncTransport:
         wire, before = self._wire, []
         if wire is None or wire.dead or self._owing or wire.lag() > OVERDUE:
             before = [(token, self._owing[token]) for token in tokens if token in self._owing]
+            if undo is not None and tokens:
+                self._overtakes_nothing(tokens[0])
             wire = self._owed_on(tokens) or await self._take(until, tokens)
         reply = await self._exchange(wire, request, mark, tokens, until, undo)
         for token, owing in before:
@@ -224,6 +227,13 @@ class AsyncTransport:
             self._retired(wire)
         text = f"{where} did not answer in time: is it overloaded, frozen or cut off?"
         return Unavailable(text, backend=where, cause="timeout")
+
+    def _overtakes_nothing(self, token: str) -> None:
+        """Raises Unavailable if what this token asked went down a connection that is closed by now: it may still arrive, or its
+        undo may, after whatever is asked on another one. Who asks would be told that it has what is taken back then."""
+        wire, undo, _ = self._owing.get(token, (None, None, 0.0))
+        if wire is not None and wire.dead and undo is not None:
+            raise self._silent(wire, BROKEN)
 
     def _owed_on(self, tokens: Sequence[str]) -> Wire | None:
         """The connection that unanswered requests of these tokens went down, if it is alive."""

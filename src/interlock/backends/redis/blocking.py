@@ -2,7 +2,8 @@
 
 Rules of the file
 - The request that follows an unanswered one of its token goes down the same connection, behind it, so it cannot overtake it:
-  the connection is *parked* under the token.
+  the connection is *parked* under the token. If it is closed, nothing of the token that creates something goes down another
+  (`Parked.broken`).
 - A parked connection whose replies have come in late is good again (`_reap`). The token stays on record: its caller never
   got the answer. One whose replies never come is closed, with an undo as the last thing sent on it; but not while the token
   is alive (`keep`): that would take a lease from a node that its holder counts on.
@@ -42,16 +43,18 @@ OVERDUE = 5.0  # seconds after which an answer that nobody waits for is not expe
 
 
 class Parked:
-    """A connection set aside for what may follow. No wire: the request was dealt with there, but its caller does not know.
+    """A connection set aside for what may follow. No wire: the request was dealt with there, but its caller does not know; or,
+    if it is `broken`, nobody knows.
 
     A request with two tokens is parked under both, and whichever is followed first takes the connection. They are to be
     followed one after the other: at the same time, the second might overtake.
     """
 
-    __slots__ = ("since", "tokens", "undo", "wire")
+    __slots__ = ("broken", "since", "tokens", "undo", "wire")
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self.wire: Wire | None = None
+        self.broken = False
         self.tokens = tokens
         self.since = 0.0
         self.undo: Undo = None
@@ -117,6 +120,7 @@ class BlockingTransport:
         """See `forks`. The rest is forgotten when it is next used; an inbox would keep those alive who wait in the parent."""
         for ear in self._ears:
             forks.sever(ear.fileno())
+        self._ears.clear()  # once is enough: a child of this child may have something else under these numbers
 
     def _start_afresh(self) -> None:
         self._pid = os.getpid()
@@ -139,6 +143,8 @@ class BlockingTransport:
         before = [(token, self._parked.get(token)) for token in tokens] if self._parked else ()
         parked, wire = self._take_parked(tokens) if before else (None, None)
         if wire is None:
+            if undo is not None and before:
+                self._overtakes_nothing(before[0][1])
             wire = self._idle_one() or await self._new(until, None if undo is not None else request)
         try:
             reply = await wire.ask(request.pack(wire.carried), mark, until)
@@ -265,7 +271,14 @@ class BlockingTransport:
                 return parked, wire
             except (OSError, ProtocolError):
                 wire.close()
+                parked.broken = True
         return None, None
+
+    def _overtakes_nothing(self, earlier: Parked | None) -> None:
+        """Raises Unavailable if what was asked `earlier` went down a connection that is closed by now: it may still arrive,
+        after whatever is asked on another one. Who asks would be told that it has what is taken back then."""
+        if earlier is not None and earlier.broken and earlier.undo is not None:
+            raise self._broken(ConnectionError("an earlier request had no answer"))
 
     def _idle_one(self) -> Wire | None:
         """An idle connection that is still good."""
@@ -349,6 +362,7 @@ class BlockingTransport:
         parked = parked or Parked(tokens)
         with self._guard:
             parked.wire, parked.since, parked.undo = None if wire.dead else wire, now(), undo or parked.undo
+            parked.broken |= wire.dead
             for token in tokens:
                 if self._parked.get(token) is not parked:
                     self._forget(token)
@@ -393,6 +407,7 @@ class BlockingTransport:
         except (OSError, ProtocolError):
             pass
         wire.close()
+        parked.broken = True
         return True
 
     def _broken(self, error: BaseException) -> Unavailable:

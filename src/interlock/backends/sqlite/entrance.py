@@ -119,14 +119,17 @@ class Entrance:
 
     def _failed(self, error: BaseException, budget: Budget) -> None:
         """Nothing half done and nothing half open. Raises our error for a foreign one; otherwise the caller raises on."""
+        if not isinstance(error, sqlite3.Error) and (not isinstance(error, OSError) or error.errno is None):
+            # An OSError without a number is not the file's: a signal handler has raised it, a TimeoutError as a rule.
+            if not self._rolled_back():
+                self._drop(budget)
+            return
         busy = isinstance(error, sqlite3.Error) and faults.is_busy(error)
-        broken = isinstance(error, sqlite3.Error | OSError) and not busy
-        if broken or not self._rolled_back():
+        if not busy or not self._rolled_back():
             self._drop(budget)  # the next verb starts from the path again
         if busy:
             raise Shut("somebody who does not use interlock has locked the database (an SQLite shell?)") from error
-        if isinstance(error, sqlite3.Error | OSError):
-            raise faults.mapped(error, self.address) from error
+        raise faults.mapped(error, self.address) from error
 
     def _rolled_back(self) -> bool:
         database = self._database

@@ -1,7 +1,8 @@
 """How requests get from a process to a simulated node and back: the rules of the Redis transport, without bytes.
 
 As in `backends.redis.aio`: a request is unanswered until its caller has the answer in hand; what follows it goes down the same
-connection, or a new one if that is dead; a connection on which a reply is overdue is retired, and closed once nobody needs it.
+connection, or, if that is dead and it creates nothing, a new one; a connection on which a reply is overdue is retired, and
+closed once nobody needs it.
 What a living token (`keep`) has not been answered is not undone, and its connection is kept.
 """
 
@@ -38,6 +39,8 @@ class Path:
         """See `Transport.call`."""
         until = self._runtime.now() + within
         before = [(token, self._owing[token]) for token in tokens if token in self._owing] if self._owing else ()
+        if self._owing and undo is not None and tokens:
+            self._overtakes_nothing(tokens[0])
         wire = (self._owed_on(tokens) if self._owing else self._at_hand()) or await self.take(until, tokens)
         reply = await self.exchange(wire, verb, args, tokens, until, undo)
         for token, owing in before:
@@ -180,6 +183,11 @@ class Path:
     def _unavailable(self, cause: str) -> Unavailable:
         where = self.link.node.address
         return Unavailable(f"{where}: {cause}", backend=where, cause=cause)
+
+    def _overtakes_nothing(self, token: str) -> None:
+        wire, undo, _ = self._owing.get(token, (None, None, 0.0))
+        if wire is not None and wire.dead and undo is not None:
+            raise self._unavailable("closed")
 
     def _owed_on(self, tokens: Sequence[str]) -> Wire | None:
         for token in tokens:
