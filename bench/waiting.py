@@ -477,7 +477,7 @@ PARTS = ("hand-over", "processes", "idle", "many")
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench waiting", description=__doc__)
     parser.add_argument("--waiters", type=int, default=300)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=15, help="medians of so many")
     parser.add_argument("--seconds", type=float, default=30.0, help="how long the idle ones wait")
     parser.add_argument("--part", choices=PARTS, action="append", help="default: all of them")
     options = parser.parse_args(argv)
