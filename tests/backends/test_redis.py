@@ -576,6 +576,14 @@ def test_nobody_listens(colour: str) -> None:
         run_body(body, proxy.url, colour)
 
 
+def test_a_host_name_that_cannot_be_one(colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        with pytest.raises(interlock.Unavailable, match="Is the address right"):
+            await kit.client().lock("x", timeout=0).acquire()
+
+    run_body(body, f"redis://{'a' * 80}.example:6379", colour)
+
+
 def test_somebody_else_listens(colour: str) -> None:
     """A peer that does not speak RESP."""
     import socket

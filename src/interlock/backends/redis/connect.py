@@ -76,7 +76,7 @@ class Recipe:
             )
         if isinstance(error, errors.ResponseError):
             return UsageError(f"{where} refuses the connection's settings: {_said(error)}. Nothing was sent")
-        if isinstance(error, errors.RedisError | OSError):
+        if isinstance(error, errors.RedisError | OSError | UnicodeError):  # the last: a host name that cannot be one
             tls = NEEDS_TLS if _no_tls_there(error) else ""
             return Unavailable(
                 f"no connection to {where}: {_said(error)}{tls}. Is the address right and the server up?",
