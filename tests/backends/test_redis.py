@@ -20,7 +20,7 @@ import valkey.asyncio
 
 import interlock
 from interlock.backends.electorate import NEWBORN
-from interlock.backends.redis import aio, packing
+from interlock.backends.redis import aio, blocking, packing
 from interlock.backends.redis.aio import AsyncTransport
 from interlock.backends.redis.backend import RedisBackend
 from interlock.backends.redis.packing import undoing
@@ -887,6 +887,14 @@ def test_nothing_is_claimed_down_another_connection_while_a_claim_on_a_closed_on
                 await backend.vote(Claim("x", "mine", 30.0), 0, 5.0)
             assert caught.value.cause == "closed"
             assert len(proxy.commands) == before, "it was sent all the same"
+            assert isinstance(await backend.extend("x", "mine", 30.0, 5.0), Granted)  # by another connection
+            with pytest.raises(interlock.Unavailable, match="broke"):
+                await backend.vote(Claim("x", "mine", 30.0), 0, 5.0)
+            proxy.drop_replies(1)
+            with pytest.raises(interlock.Unavailable, match="in time"):
+                await backend.extend("x", "mine", 30.0, 0.2)
+            with pytest.raises(interlock.Unavailable, match="broke"):
+                await backend.vote(Claim("x", "mine", 30.0), 0, 5.0)
             assert isinstance(await backend.vote(Claim("y", "another", 30.0), 0, 5.0), Granted)
             assert node.command("GET", "x") == b"mine"
             assert await backend.undo("x", "mine", 5.0)
@@ -894,6 +902,37 @@ def test_nothing_is_claimed_down_another_connection_while_a_claim_on_a_closed_on
             assert isinstance(await backend.vote(Claim("x", "mine", 30.0), 0, 5.0), Granted), "nothing is owed any more"
             assert await backend.release("x", "mine", 5.0)
             assert await backend.release("y", "another", 5.0)
+
+    node.flush()
+    run_body(body, node.url, colour)
+
+
+def test_nothing_is_claimed_while_the_undo_of_what_was_given_up_may_arrive(
+    node: Node, colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vote is so long overdue that its connection is closed, with an undo as the last thing sent. It counts from there."""
+    monkeypatch.setattr(aio if colour == "asyncio" else blocking, "OVERDUE", 1.0)
+
+    async def body(kit: Kit) -> None:
+        with FaultProxy(node.port) as proxy:
+            backend = cast(RedisBackend, backend_of(kit.client(store=proxy.url)))
+            backend.elect()
+            await backend.enroll(NEWBORN, (await backend.roll(5.0, True)).loss, 5.0)
+            transport: Any = backend._transport
+            proxy.blackhole()
+            with pytest.raises(interlock.Unavailable, match="in time"):
+                await backend.vote(Claim("x", "mine", 30.0), 0, 0.2)
+            await kit.sleep(1.2)
+            if colour == "asyncio":
+                transport._prune()
+            else:
+                transport._reap()
+            proxy.heal()
+            with pytest.raises(interlock.Unavailable, match="broke"):
+                await backend.vote(Claim("x", "mine", 30.0), 0, 5.0)
+            await kit.sleep(1.1)
+            assert isinstance(await backend.vote(Claim("x", "mine", 30.0), 0, 5.0), Granted), "for no longer than it need be"
+            assert await backend.release("x", "mine", 5.0)
 
     node.flush()
     run_body(body, node.url, colour)

@@ -149,6 +149,20 @@ def test_the_first_question_takes_no_longer_than_any_other(case: str) -> None:
     asyncio.run(body())
 
 
+def test_who_has_more_time_asks_for_itself_when_the_first_question_failed() -> None:
+    async def body() -> None:
+        runtime = AsyncioRuntime()
+        members = nodes(3, runtime)
+        for member in members:
+            member.delay = 0.1
+        quorum = open_quorum(members, runtime)
+        short, long = await asyncio.gather(first_question(quorum, 0.05, "s" * 32), first_question(quorum, 3.0))
+        assert isinstance(short, NoQuorum)
+        assert isinstance(long, Granted)
+
+    asyncio.run(body())
+
+
 def test_who_waits_for_the_first_question_hears_what_came_of_it() -> None:
     """Not each of a hundred asks all nodes again when it has failed."""
 

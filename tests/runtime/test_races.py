@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from interlock.errors import Unavailable
 from interlock.runtime.aio import AsyncioRuntime
 from interlock.runtime.base import now
 from interlock.runtime.blocking import Abandoned, BlockingRuntime, Wait, run
@@ -388,27 +387,6 @@ def test_threads_are_bored_too(pipes: list[tuple[int, int]]) -> None:
     run(runtime.race([nested(), reader(2, pipes[2][0], notes)], lambda *_: True))
     assert len(looks) == 3, "a race inside a race keeps its own time"
     assert notes[-2:] == ["1 is interrupted", "2 is interrupted"]
-
-
-def test_what_a_signal_handler_raises_is_not_an_answer(pipes: list[tuple[int, int]]) -> None:
-    """A soft time limit strikes in the middle of a step: it ends the race. It must not be taken for what one of them had to
-    say, and be forgotten when the others win."""
-    notes, told = list[str](), list[object]()
-
-    async def struck() -> None:
-        raise TimeoutError("time is up")
-
-    async def away() -> None:
-        raise Unavailable("away", backend="", cause="refused")
-
-    def ended(index: int, outcome: object) -> bool:
-        told.append(type(outcome))
-        return False
-
-    with pytest.raises(TimeoutError, match="time is up"):
-        run(BlockingRuntime().race([away(), reader(1, pipes[0][0], notes), struck()], ended))
-    assert told == [Unavailable]
-    assert notes == ["1 begins", "1 is interrupted"]
 
 
 def test_threads_race_sleepers_and_readers(pipes: list[tuple[int, int]]) -> None:

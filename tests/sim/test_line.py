@@ -112,6 +112,7 @@ def a_request_that_comes_late() -> None:
         assert bobs_nodes(world) == [two]
         pass_time(world, 6.0)
         done(world, bob, line.nodes[2].member.inspect("y", 0.2))  # on another connection: that one is given up
+        pass_time(world, 6.0)  # until nothing else keeps him from asking there
         del zero.memory.held["x"]
         answer = done(world, bob, line.claim(BOBS, 0.2))
         stuck[0].healed(reset=False)

@@ -93,7 +93,7 @@ class Electorate:
         self.light = all(getattr(member, "light", False) for member in members)
         self._open_yet = False
         self._opening = -inf  # until when somebody is at it
-        self._unopened: tuple[float, NoQuorum] | None = None  # when that failed last, and why
+        self._unopened: tuple[float, float, NoQuorum] | None = None  # when that failed last, within what time, and why
         self.took = 0.0  # seconds, the last vote
         self._vet_again = 0.0
         self._identify_again = 0.0
@@ -244,18 +244,19 @@ class Electorate:
         now = self._runtime.now
         began = now()
         until = began + within
-        while not self._open_yet and now() < self._opening + LOOK_AGAIN:  # that late somebody may say that it has failed
+        while not self._open_yet and now() < min(self._opening, until) + LOOK_AGAIN:  # so late it may be said to have failed
             await self._runtime.sleep(BETWEEN_LOOKS / 10)
         if self._open_yet:
             return
-        if self._unopened is not None and self._unopened[0] >= began:  # so it was meanwhile, for whoever was at it
-            raise copy(self._unopened[1])
+        failed = self._unopened
+        if failed is not None and failed[0] >= began and failed[1] >= within:  # meanwhile, with as much time as we have
+            raise copy(failed[2])
         until = max(until, now() + within / 2)
         self._opening = until  # not for ever: whoever is at it may be killed by a fork
         try:
             await self._open(until)
         except NoQuorum as error:
-            self._unopened = now(), copy(error)
+            self._unopened = now(), within, copy(error)
             raise
         finally:
             self._opening = -inf

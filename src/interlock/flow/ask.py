@@ -13,12 +13,10 @@ can still put the lock into the store. Interleavings and where each is handled:
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from ..core.claim import Claim, Granted, Refused
 from ..core.lease import Hold, Policy, deadline
 from ..core.quorum import table
-from ..errors import AcquireTimeout, InterlockError, Unavailable, UsageError
+from ..errors import AcquireTimeout, Unavailable, UsageError
 from .site import Site
 
 
@@ -37,8 +35,7 @@ async def ask(site: Site, claim: Claim, policy: Policy, sent_at: float) -> Hold 
         if answer is None:
             await site.undo(claim.name, claim.token, claim.ttl, error)
         else:
-            with suppress(InterlockError):
-                await site.runtime.shield(lambda: site.backend.release(claim.name, claim.token, site.request_timeout))
+            await _return(site, claim, error)
         raise
     if hold is None:
         raise await _slow(site, claim, sent_at)
@@ -54,13 +51,19 @@ async def _slow(site: Site, claim: Claim, sent_at: float) -> Unavailable:
         backend=site.backend.address,
         cause="slow",
     )
+    if await _return(site, claim, error):
+        error.tell("It was given back")
+    return error
+
+
+async def _return(site: Site, claim: Claim, error: BaseException) -> bool:
+    """Give back what was granted and is of no use, because of `error`. If that has no answer, what is left is said there."""
     try:
         await site.runtime.shield(lambda: site.backend.release(claim.name, claim.token, site.request_timeout))
     except Unavailable:
         await site.undo(claim.name, claim.token, claim.ttl, error, held=True)
-    else:
-        error.tell("It was given back")
-    return error
+        return False
+    return True
 
 
 def believe(site: Site, claim: Claim, granted: Granted, sent_at: float, policy: Policy) -> Hold | None:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
-from ..errors import InterlockError
 from .base import Bored, Ended, World, attempt, now
 from .stepping import Abandoned, Parked, Wait, Waits, run, wait, wait_any
 
@@ -223,7 +222,7 @@ def _step(one: Any, value: Any, index: int, waiting: dict[int, Wait | Waits], en
         return False
     except StopIteration as stop:
         outcome = stop.value
-    except InterlockError as error:  # an outcome like any other; anything else ends the race: a signal handler may raise it
+    except Exception as error:  # noqa: BLE001 - an outcome like any other; what is not an Exception ends the race
         outcome = error
     return ended(index, outcome)
 

@@ -66,7 +66,8 @@ class AsyncTransport:
             wire = self._owed_on(tokens) or await self._take(until, tokens)
         reply = await self._exchange(wire, request, mark, tokens, until, undo)
         for token, owing in before:
-            if self._owing.get(token) is owing:  # else another request of it, sent after this one, has no answer
+            settled = owing[0] is wire or owing[1] is None  # what went down another connection, and creates something, is not
+            if settled and self._owing.get(token) is owing:  # else another request of it, sent after this one, has no answer
                 self._forget(token)
         return reply
 
@@ -207,7 +208,10 @@ class AsyncTransport:
                 raise self._silent(wire, reply)
         except BaseException:
             for token in tokens:
-                before = self._owing.pop(token, None)
+                before = self._owing.get(token)
+                if undo is None and before is not None and before[0].dead and before[1] is not None:
+                    continue  # it matters more what that one may still do
+                self._owing.pop(token, None)
                 self._owing[token] = wire, undo, now()
                 if before is not None and before[0] is not wire:
                     self._sweep(before[0])
@@ -231,8 +235,8 @@ class AsyncTransport:
     def _overtakes_nothing(self, token: str) -> None:
         """Raises Unavailable if what this token asked went down a connection that is closed by now: it may still arrive, or its
         undo may, after whatever is asked on another one. Who asks would be told that it has what is taken back then."""
-        wire, undo, _ = self._owing.get(token, (None, None, 0.0))
-        if wire is not None and wire.dead and undo is not None:
+        wire, undo, since = self._owing.get(token, (None, None, 0.0))
+        if wire is not None and wire.dead and undo is not None and now() - since < OVERDUE:
             raise self._silent(wire, BROKEN)
 
     def _owed_on(self, tokens: Sequence[str]) -> Wire | None:
@@ -245,14 +249,16 @@ class AsyncTransport:
 
     def _prune(self) -> None:
         """Forget the oldest records once whoever was to follow has done so, or never will."""
-        for token, (wire, _, since) in list(self._owing.items()):
+        for token, owing in list(self._owing.items()):
+            wire, _, since = owing
             if now() - since < OVERDUE:
                 return
             if self._lives(wire):
                 continue
             if wire.lag() > OVERDUE:
                 self._give_up(wire)
-            self._forget(token)
+            if self._owing.get(token) is owing:
+                self._forget(token)
 
     def _sweep(self, wire: Wire) -> None:
         """Close a retired connection that nobody needs."""
@@ -270,8 +276,11 @@ class AsyncTransport:
             self._wire = None
             self._retired(wire)
         if not wire.users and not self._lives(wire):
-            undos = [undo() for other, undo, _ in self._owing.values() if other is wire and undo is not None]
-            wire.close(b"".join(request.pack(wire.carried) for some in undos for request in some))
+            undos = {token: undo for token, (other, undo, _) in self._owing.items() if other is wire and undo is not None}
+            wire.close(b"".join(request.pack(wire.carried) for undo in undos.values() for request in undo()))
+            for token, undo in undos.items():  # from now on: the undo may arrive late as well
+                del self._owing[token]
+                self._owing[token] = wire, undo, now()
 
     def _retired(self, wire: Wire) -> None:
         """New requests go elsewhere from now on, but not those that follow what somebody still waits for here."""

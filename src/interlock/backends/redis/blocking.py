@@ -59,6 +59,11 @@ class Parked:
         self.since = 0.0
         self.undo: Undo = None
 
+    @property
+    def guards(self) -> bool:
+        """Whether what it was about may still be done, and undone, whatever comes by another connection."""
+        return self.broken and self.undo is not None
+
 
 class Hello:
     """A connection that a thread opens. It is waited for a moment; from then on others have their turns meanwhile."""
@@ -152,7 +157,9 @@ class BlockingTransport:
             self._unanswered(wire, parked, tokens, undo, error)
             raise
         for token, earlier in before:
-            if earlier is not None and self._parked.get(token) is earlier:  # else a later request of it has no answer
+            if earlier is None or earlier.guards:  # this answer came by another connection
+                continue
+            if self._parked.get(token) is earlier:  # else a later request of it has no answer
                 self._forget(token)
         self._keep(wire)
         return reply
@@ -277,7 +284,7 @@ class BlockingTransport:
     def _overtakes_nothing(self, earlier: Parked | None) -> None:
         """Raises Unavailable if what was asked `earlier` went down a connection that is closed by now: it may still arrive,
         after whatever is asked on another one. Who asks would be told that it has what is taken back then."""
-        if earlier is not None and earlier.broken and earlier.undo is not None:
+        if earlier is not None and earlier.guards and now() - earlier.since < OVERDUE:
             raise self._broken(ConnectionError("an earlier request had no answer"))
 
     def _idle_one(self) -> Wire | None:
@@ -363,11 +370,16 @@ class BlockingTransport:
         with self._guard:
             parked.wire, parked.since, parked.undo = None if wire.dead else wire, now(), undo or parked.undo
             parked.broken |= wire.dead
+            on_record = False
             for token in tokens:
-                if self._parked.get(token) is not parked:
+                earlier = self._parked.get(token)
+                if undo is None and earlier is not None and earlier.guards:
+                    continue  # it matters more what that one may still do
+                on_record = True
+                if earlier is not parked:
                     self._forget(token)
                     self._parked[token] = parked
-            if not tokens and not wire.dead:  # kept: its reply makes it good, and until then the node is known as silent
+            if not on_record and not wire.dead:  # kept: its reply makes it good, and until then the node is known as silent
                 self._late.append(parked)
         if broken or isinstance(error, Late):
             raise self._broken(error) from error
@@ -407,7 +419,7 @@ class BlockingTransport:
         except (OSError, ProtocolError):
             pass
         wire.close()
-        parked.broken = True
+        parked.broken, parked.since = True, now()  # from now on: the undo may arrive late as well
         return True
 
     def _broken(self, error: BaseException) -> Unavailable:

@@ -44,7 +44,7 @@ class Path:
         wire = (self._owed_on(tokens) if self._owing else self._at_hand()) or await self.take(until, tokens)
         reply = await self.exchange(wire, verb, args, tokens, until, undo)
         for token, owing in before:
-            if self._owing.get(token) is owing:
+            if (owing[0] is wire or owing[1] is None) and self._owing.get(token) is owing:
                 self._forget(token)
         return reply
 
@@ -169,7 +169,10 @@ class Path:
                 raise self._unavailable("timeout")
         except BaseException:
             for token in tokens:
-                before = self._owing.pop(token, None)
+                before = self._owing.get(token)
+                if undo is None and before is not None and before[0].dead and before[1] is not None:
+                    continue
+                self._owing.pop(token, None)
                 self._owing[token] = wire, undo, self._runtime.now()
                 if before is not None and before[0] is not wire:
                     self._sweep(before[0])
@@ -185,8 +188,8 @@ class Path:
         return Unavailable(f"{where}: {cause}", backend=where, cause=cause)
 
     def _overtakes_nothing(self, token: str) -> None:
-        wire, undo, _ = self._owing.get(token, (None, None, 0.0))
-        if wire is not None and wire.dead and undo is not None:
+        wire, undo, since = self._owing.get(token, (None, None, 0.0))
+        if wire is not None and wire.dead and undo is not None and self._runtime.now() - since < OVERDUE:
             raise self._unavailable("closed")
 
     def _owed_on(self, tokens: Sequence[str]) -> Wire | None:
@@ -197,14 +200,16 @@ class Path:
         return None
 
     def _prune(self, now: float) -> None:
-        for token, (wire, _, since) in list(self._owing.items()):
+        for token, owing in list(self._owing.items()):
+            wire, _, since = owing
             if now - since < OVERDUE:
                 return
             if self._lives(wire):
                 continue
             if wire.lag() > OVERDUE:
                 self._give_up(wire)
-            self._forget(token)
+            if self._owing.get(token) is owing:
+                self._forget(token)
 
     def _sweep(self, wire: Wire) -> None:
         if wire is self._wire or wire.dead or wire.users:
@@ -217,8 +222,11 @@ class Path:
             self._wire = None
             self._retired(wire)
         if not wire.users and not self._lives(wire):
-            undos = [undo() for other, undo, _ in self._owing.values() if other is wire and undo is not None]
-            wire.close([request for undo in undos for request in undo])
+            undos = {token: undo for token, (other, undo, _) in self._owing.items() if other is wire and undo is not None}
+            wire.close([request for undo in undos.values() for request in undo()])
+            for token, undo in undos.items():
+                del self._owing[token]
+                self._owing[token] = wire, undo, self._runtime.now()
 
     def _retired(self, wire: Wire) -> None:
         for token in wire.on_way():
