@@ -721,6 +721,98 @@ def test_a_forgotten_client_is_closed_properly(path: Path, monkeypatch: pytest.M
     assert closed == ["closed"]
 
 
+@pytest.mark.parametrize("make", ["interlock.Client(URL)", "interlock.AsyncClient(URL)"])
+def test_a_client_that_nobody_closes_or_collects_is_closed_at_exit(path: Path, make: str) -> None:
+    program = f"""
+import asyncio, ctypes, inspect, sys, interlock
+URL = sys.argv[1]
+async def main():
+    client = {make}
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))  # somebody has it for ever
+    lease = client.lock("x").acquire()
+    lease = await lease if inspect.isawaitable(lease) else lease
+asyncio.run(main())
+"""
+    env = {**os.environ, "PYTHONPATH": str(SRC)}
+    subprocess.run([sys.executable, "-c", program, f"sqlite://{path}"], env=env, timeout=30, check=True)
+    assert sorted(file.name for file in path.parent.iterdir()) == ["locks.db", "locks.db-gate"]
+
+
+class Amid:
+    """A thread of its own that is amid a claim, until it is let go."""
+
+    def __init__(self, client: Client) -> None:
+        self.inside, self.go_on = threading.Event(), threading.Event()
+        self.answer: Any = None
+        self._client, self._now = client, client.store._now
+        client.release("x", token())  # opens the file
+        client.store._now = self._stuck
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+        assert self.inside.wait(10)
+
+    def _stuck(self) -> float:
+        self.inside.set()
+        self.go_on.wait(10)
+        return self._now()
+
+    def _work(self) -> None:
+        self.answer = self._client.claim("x", token())
+
+    def open(self) -> bool:
+        database = self._client.store._database
+        return database is not None and database.connected
+
+    def end(self) -> Any:
+        self.go_on.set()
+        self.thread.join(10)
+        return self.answer
+
+
+def test_the_end_of_the_interpreter_leaves_a_file_open_that_a_thread_is_using(path: Path) -> None:
+    client = Client("blocking", path)
+    amid = Amid(client)
+    client.backend.rest()
+    assert amid.open(), "closed under a statement, it would crash the process"
+    assert isinstance(amid.end(), Granted)
+    client.backend.rest()
+    assert not amid.open()
+    assert not path.with_name("locks.db-wal").exists()
+    assert client.release("x", token()), "who comes later opens it again"
+    client.close()
+
+
+def test_a_close_that_cannot_wait_leaves_the_file_to_the_verb_that_is_under_way(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.backends.sqlite.blocking.CLOSE_PATIENCE", 0.05)
+    client = Client("blocking", path)
+    amid = Amid(client)
+    client.close()
+    assert amid.open()
+    assert isinstance(amid.end(), Granted)
+    assert not amid.open(), "closed by the last one out"
+    assert not path.with_name("locks.db-wal").exists()
+    with pytest.raises(UsageError, match="closed"):
+        client.claim("x", token())
+
+
+def test_a_signal_handler_that_closes_the_client_amid_a_verb_lets_the_verb_end(path: Path) -> None:
+    client = Client("blocking", path)
+    client.release("x", token())
+    now = client.store._now
+
+    def struck() -> float:  # what a handler does, it does between two steps of the verb
+        client.store._now = now
+        client.close()
+        return now()
+
+    client.store._now = struck
+    assert isinstance(client.claim("x", token()), Granted)
+    assert client.store._database is None
+    assert not path.with_name("locks.db-wal").exists()
+
+
 def test_the_default_client_ends_quietly_with_the_interpreter(tmp_path: Path) -> None:
     """The finalizer of the file comes before the closing of the client, or after it: neither says a word."""
     env = {"PYTHONPATH": str(SRC), "HOME": str(tmp_path), "PATH": os.environ["PATH"]}

@@ -229,6 +229,27 @@ def test_programs_that_end_while_they_hold(url: str) -> None:
         assert wrong == []
 
 
+AMID = """
+client = interlock.Client(URL)
+def work(n):
+    while True:
+        with client.lock(f"{os.getpid()}:{n}", ttl=0.6):
+            pass
+for n in range(3):
+    threading.Thread(target=work, args=(n,), daemon=True).start()
+time.sleep(0.2)
+"""
+
+
+@pytest.mark.timeout(LIMIT)
+def test_programs_that_end_amid_their_daemon_threads(url: str) -> None:
+    """Nothing is closed under a thread that uses it: one program in four died of that with SQLite (a signal, no word)."""
+    for _ in range(scaled(5)):
+        running = [started(AMID, url) for _ in range(3)]
+        ends = [(*process.communicate(timeout=20 + PROMPT), process.returncode) for process in running]
+        assert ends == [("", "", 0)] * 3
+
+
 @pytest.mark.timeout(LIMIT)
 def test_with_warnings_on_only_what_is_meant_is_said(url: str) -> None:
     """With -X dev Python says what it thinks of programs that leave things open. We say: a lease was dropped. Nothing worse."""

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
-from weakref import WeakSet
+from typing import Any, TypeVar
 
 from .base import Bored, Ended, World, attempt, now
+from .ending import stop_at_exit
 from .stepping import Abandoned, Parked, Wait, Waits, run, wait, wait_any
 
 __all__ = ["Abandoned", "BlockingRuntime", "Wait", "run", "wait"]
 
 T = TypeVar("T")
 
-PATIENCE, AT_EXIT = 5.0, 0.5  # seconds for which a thread that was asked to end is waited for
+PATIENCE = 5.0  # seconds for which a thread that was asked to end is waited for
 
 
 class BlockingRuntime(World):
@@ -172,47 +171,20 @@ class Thread:
     """See `Spawned`."""
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None], name: str) -> None:
-        self._stop = stop
+        self.stop = stop
         self._thread = threading.Thread(target=lambda: run(make()), name=name, daemon=True)
-        _threads.add(self)
+        stop_at_exit(self)
         self._thread.start()
 
     async def end(self) -> None:
         """See `Spawned.end`."""
-        self.halt(PATIENCE)
+        self.stop()
+        self.join(PATIENCE)
 
-    def halt(self, patience: float) -> None:
-        """Have it end and wait for it. The child of a fork has no such thread."""
-        self._stop()
+    def join(self, patience: float) -> None:
+        """See `ending.Working`. The child of a fork has no such thread."""
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(patience)
-
-
-class Restful(Protocol):
-    """Something that others may have forgotten to close."""
-
-    def rest(self) -> None:
-        """The interpreter ends, and the threads of ours have ended."""
-
-
-_threads: WeakSet[Thread] = WeakSet()
-_restful: WeakSet[Restful] = WeakSet()
-
-
-def at_exit(thing: Restful) -> None:
-    """Have `thing.rest` called when the interpreter ends."""
-    _restful.add(thing)
-
-
-def _halt_all() -> None:
-    # Before the interpreter takes itself apart, or a thread that is in the middle of something would see half of it gone.
-    for thread in list(_threads):
-        thread.halt(AT_EXIT)
-    for thing in list(_restful):
-        thing.rest()
-
-
-atexit.register(_halt_all)
 
 
 def _step(one: Any, value: Any, index: int, waiting: dict[int, Wait | Waits], ended: Ended[Any]) -> bool:

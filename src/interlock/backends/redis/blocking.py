@@ -27,7 +27,8 @@ from math import inf
 from ...errors import Unavailable, UsageError
 from ...runtime import forks
 from ...runtime.base import now
-from ...runtime.blocking import ThreadBell, at_exit
+from ...runtime.blocking import ThreadBell
+from ...runtime.ending import rest_at_exit
 from .connect import Recipe
 from .resp import ProtocolError, Reply
 from .scripts import Request
@@ -118,7 +119,7 @@ class BlockingTransport:
         self._closed = False
         self._beside = False  # other nodes are asked at the same time
         self._start_afresh()
-        at_exit(self)
+        rest_at_exit(self)
         forks.watch(self)
 
     def disown(self) -> None:

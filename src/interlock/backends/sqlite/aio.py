@@ -84,13 +84,13 @@ class AsyncioTransport:
         """See `backend.Transport.go_on`."""
         self._turn.release()
 
-    async def close(self, last: Callable[[], None]) -> None:
+    async def close(self, last: Callable[[bool], None]) -> None:
         """See `backend.Transport.close`. Waits for requests that were handed over before; a cancellation waits as well."""
         if self._worker is None:
-            last()  # nothing was ever opened, or not by this process
+            last(True)  # nothing was ever opened, or not by this process
             self._closed = True
             return
-        job = self._hand_over(last)
+        job = self._hand_over(last, True)
         self._closed = True
         worker, self._worker = self._worker, None
         try:

@@ -17,6 +17,7 @@ from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refuse
 from ...core.quorum import Roll
 from ...errors import Unavailable, UsageError
 from ...runtime import forks
+from ...runtime.ending import rest_at_exit
 from ..port import Capabilities, Standing
 from . import faults
 from .entrance import CLOSED
@@ -25,6 +26,8 @@ from .inbox import Inbox
 from .store import Store
 
 T = TypeVar("T")
+
+AT_EXIT = 0.2  # seconds for which the end of the interpreter is kept waiting for a thread that is amid a verb
 
 
 class Transport(Protocol):
@@ -42,8 +45,11 @@ class Transport(Protocol):
     def go_on(self) -> None:
         """The end of a pause, in the same thread."""
 
-    async def close(self, last: Callable[[], None]) -> None:
-        """Run `last` after everything else, and stop. Leaves no thread behind."""
+    async def close(self, last: Callable[[bool], None]) -> None:
+        """Run `last` after everything else, and stop. Leaves no thread behind.
+
+        It is told whether it is alone: not if some call does not end, or is this very thread's.
+        """
 
 
 class SqliteBackend:
@@ -62,6 +68,7 @@ class SqliteBackend:
         self._closed = False
         self._settled = False
         forks.guard(self)
+        rest_at_exit(self)
 
     def suspend(self, within: float) -> bool:
         """See `forks`. The file is closed; the next verb opens it again, in the parent and in the child."""
@@ -73,6 +80,11 @@ class SqliteBackend:
     def resume(self) -> None:
         """See `forks`."""
         self._transport.go_on()
+
+    def rest(self) -> None:
+        """See `ending`. What a thread is amid is left open: SQLite's module for Python does not survive a close there."""
+        if self.suspend(AT_EXIT):
+            self.resume()
 
     # These hand out `_ask`'s coroutine instead of awaiting it: one coroutine less, a microsecond saved per verb.
 
@@ -212,9 +224,9 @@ class SqliteBackend:
             self._closed = True
             await self._transport.close(self._close)
 
-    def _close(self) -> None:
+    def _close(self, alone: bool) -> None:
         self._inbox.close()
-        self._store.close()
+        self._store.close(alone)
 
     async def _ask(self, token: str, within: float, verb: Callable[..., T], args: tuple[Any, ...], other: str = "") -> T:
         if self._closed:

@@ -70,11 +70,10 @@ class BlockingTransport:
         """See `backend.Transport.go_on`."""
         self._turn.release()
 
-    async def close(self, last: Callable[[], None]) -> None:
+    async def close(self, last: Callable[[bool], None]) -> None:
         """See `backend.Transport.close`. Waits for a verb of another thread that is under way."""
         try:
-            self._turn.acquire(timeout=CLOSE_PATIENCE)
-            last()
+            last(self._turn.acquire(timeout=CLOSE_PATIENCE) and not self._inside)
         finally:
             with suppress(RuntimeError):
                 self._turn.release()

@@ -4,6 +4,7 @@ Invariants
 - A verb finds the file that is at the path now, its own process's, checked and adopted, and is alone with it.
 - Whatever ends a verb, nothing is left half done and the gate is left. What broke is opened anew by the next verb.
 - Foreign errors end here.
+- A file is closed by whoever is alone with it. Under another thread's statement that would be a null pointer there: a crash.
 """
 
 from __future__ import annotations
@@ -69,10 +70,14 @@ class Entrance:
         """Where the file is; the default place may turn out to be another one at the first verb."""
         return self._place.address
 
-    def close(self) -> None:
-        """Let go of the file. Leases stay. Every later verb raises UsageError."""
+    def close(self, alone: bool = True) -> None:
+        """Let go of the file. Leases stay. Every later verb raises UsageError.
+
+        Not `alone`: a verb is under way, and lets go of it when it ends.
+        """
         self._closed = True
-        self._drop(Budget(CLOSE_PATIENCE))
+        if alone:
+            self._drop(Budget(CLOSE_PATIENCE))
 
     def rest(self) -> None:
         """Let go of the file until the next verb."""
@@ -98,6 +103,7 @@ class Entrance:
             look_before_the_gate(path, self.address)
             database = self._database = Database(path)
             self._closer = finalize(self, database.close, Budget(0))
+            self._closer.atexit = False  # a daemon thread may be inside: see `SqliteBackend.rest`
             if database.enter(budget):
                 database.connect(budget, self.address, self._boot(), self._wall_ms, self._seen)
                 return database
@@ -145,10 +151,12 @@ class Entrance:
         # In the `finally` of a `try` that covers the entering, so that no signal can leave the gate shut.
         if self._database is not None:
             self._database.leave()
+            if self._closed:  # by somebody who could not wait for us
+                self.rest()
 
     def _drop(self, budget: Budget) -> None:
         database, self._database = self._database, None
         closer, self._closer = self._closer, None
-        ours = closer is None or closer.detach() is not None  # else the finalizer closed it, at exit
+        ours = closer is None or closer.detach() is not None  # else the finalizer closed it
         if database is not None and ours:
             database.close(budget)

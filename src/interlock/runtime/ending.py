@@ -1,0 +1,62 @@
+"""The end of the interpreter: first our threads, then what they used. Neither colour has to be imported for the other's sake.
+
+Invariants
+- Nothing is closed under somebody who uses it. A thread that does not end in time, and a daemon thread of the user's, may be in
+  the middle of anything: whoever is asked to rest finds out, and leaves alone what is in use.
+- What ends late costs all of them together no more than AT_EXIT.
+"""
+
+from __future__ import annotations
+
+import atexit
+from typing import Protocol
+from weakref import WeakSet
+
+from .base import now
+
+AT_EXIT = 0.5  # seconds for which threads that were asked to end are waited for
+
+
+class Working(Protocol):
+    """A thread of ours."""
+
+    def stop(self) -> None:
+        """Have it end."""
+
+    def join(self, patience: float) -> None:
+        """Wait for that."""
+
+
+class Restful(Protocol):
+    """Something that others may have forgotten to close."""
+
+    def rest(self) -> None:
+        """Close what nobody is using. The interpreter ends, and the threads of ours have ended, unless they hang."""
+
+
+_working: WeakSet[Working] = WeakSet()
+_restful: WeakSet[Restful] = WeakSet()
+
+
+def stop_at_exit(thread: Working) -> None:
+    """Have it stopped when the interpreter ends, and waited for."""
+    _working.add(thread)
+
+
+def rest_at_exit(thing: Restful) -> None:
+    """Have `thing.rest` called when the interpreter ends."""
+    _restful.add(thing)
+
+
+def _end() -> None:
+    # Before the interpreter takes itself apart, or a thread that is in the middle of something would see half of it gone.
+    threads, until = list(_working), now() + AT_EXIT
+    for thread in threads:
+        thread.stop()
+    for thread in threads:
+        thread.join(max(until - now(), 0.0))
+    for thing in list(_restful):
+        thing.rest()
+
+
+atexit.register(_end)
