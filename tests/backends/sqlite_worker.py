@@ -18,6 +18,7 @@ from interlock.core.claim import Announced, Claim, Granted
 from interlock.core.claim import Place as InLine
 from interlock.runtime import forks
 from interlock.runtime.blocking import BlockingRuntime, run
+from interlock.runtime.crowd import Crowd
 
 RUNTIME = BlockingRuntime()
 
@@ -98,8 +99,8 @@ def fork_unnoticed(file: str) -> None:
     token = RUNTIME.token()
     first = run(store.claim(Claim("parent's", token, 60.0), 5.0))
     inherited = store._store._database._connection
-    forks._watched.clear()
-    forks._guarded.clear()
+    forks._watched = Crowd()
+    forks._guarded = Crowd()
     child = os.fork()
     if child == 0:
         refused(store)

@@ -212,7 +212,8 @@ class Thing:
         self.open = True
 
 first, second = Thing(False), Thing(True)
-forks._guarded = [first, second]
+forks.guard(first)
+forks.guard(second)
 if not os.fork():
     os._exit(first.open + second.open)
 print("open in the child:", os.waitstatus_to_exitcode(os.wait()[1]), "after that:", first.open + second.open)

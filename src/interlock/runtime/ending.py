@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import atexit
 from typing import Protocol
-from weakref import WeakSet
 
 from .base import now
+from .crowd import Crowd
 
 AT_EXIT = 0.5  # seconds for which threads that were asked to end are waited for
 
@@ -34,8 +34,8 @@ class Restful(Protocol):
         """Close what nobody is using. The interpreter ends, and the threads of ours have ended, unless they hang."""
 
 
-_working: WeakSet[Working] = WeakSet()
-_restful: WeakSet[Restful] = WeakSet()
+_working: Crowd[Working] = Crowd()
+_restful: Crowd[Restful] = Crowd()
 
 
 def stop_at_exit(thread: Working) -> None:
@@ -50,12 +50,12 @@ def rest_at_exit(thing: Restful) -> None:
 
 def _end() -> None:
     # Before the interpreter takes itself apart, or a thread that is in the middle of something would see half of it gone.
-    threads, until = list(_working), now() + AT_EXIT
+    threads, until = _working.present(), now() + AT_EXIT
     for thread in threads:
         thread.stop()
     for thread in threads:
         thread.join(max(until - now(), 0.0))
-    for thing in list(_restful):
+    for thing in _restful.present():
         thing.rest()
 
 

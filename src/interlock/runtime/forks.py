@@ -16,7 +16,8 @@ from atexit import register
 from contextlib import suppress
 from threading import RLock
 from typing import Protocol
-from weakref import WeakSet
+
+from .crowd import Crowd
 
 PATIENCE = 2.0  # seconds that a fork may be kept waiting for each guarded thing
 
@@ -40,8 +41,8 @@ class Guarded(Protocol):
 
 generation = 0  # how many forks lie between the first process and this one
 
-_watched: WeakSet[Forgetful] = WeakSet()
-_guarded: WeakSet[Guarded] = WeakSet()
+_watched: Crowd[Forgetful] = Crowd()
+_guarded: Crowd[Guarded] = Crowd()
 _suspended: list[Guarded] = []
 _forking = RLock()  # a signal handler may fork while its thread is about to
 _forks = 0  # that are under way
@@ -54,8 +55,9 @@ def watch(thing: Forgetful) -> None:
 
 
 def guard(thing: Guarded) -> None:
-    """Have `thing` suspended around every fork from now on."""
-    _guarded.add(thing)
+    """Have `thing` suspended around every fork from now on. One that is under way has to end first: it would miss it."""
+    with _forking:
+        _guarded.add(thing)
 
 
 def keep(inherited: object) -> None:
@@ -92,7 +94,7 @@ def _before() -> None:
     global _forks  # noqa: PLW0603 - there is one, as there is one process
     _forking.acquire()
     _forks += 1
-    _suspended.extend(thing for thing in list(_guarded) if thing not in _suspended and thing.suspend(PATIENCE))
+    _suspended.extend(thing for thing in _guarded.present() if thing not in _suspended and thing.suspend(PATIENCE))
 
 
 def _in_parent() -> None:
@@ -111,7 +113,7 @@ def _in_child() -> None:
     _forks = max(_forks - 1, 0)
     _suspended.clear()
     _forking.release()
-    for thing in list(_watched):
+    for thing in _watched.present():
         thing.disown()
 
 

@@ -1,0 +1,51 @@
+"""The end of the interpreter: all threads are told first, waited for together, and then what they used is put away."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from interlock.runtime import ending
+from interlock.runtime.crowd import Crowd
+
+
+class Work:
+    """A thread that ends after a while."""
+
+    def __init__(self, said: list[str], name: str, takes: float) -> None:
+        self.said, self.name, self.takes = said, name, takes
+        self.patience = -1.0
+
+    def stop(self) -> None:
+        self.said.append(f"stop {self.name}")
+
+    def join(self, patience: float) -> None:
+        self.patience = patience
+        time.sleep(min(patience, self.takes))
+        self.said.append(f"join {self.name}")
+
+
+class Thing:
+    """Something that was forgotten."""
+
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
+
+    def rest(self) -> None:
+        self.said.append("rest")
+
+
+def test_threads_end_together_before_anything_is_put_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ending, "_working", Crowd())
+    monkeypatch.setattr(ending, "_restful", Crowd())
+    monkeypatch.setattr(ending, "AT_EXIT", 0.2)
+    said: list[str] = []
+    thing, first, second, third = Thing(said), Work(said, "a", 0.05), Work(said, "b", 9.0), Work(said, "c", 9.0)
+    ending.rest_at_exit(thing)
+    for work in (first, second, third):
+        ending.stop_at_exit(work)
+    ending._end()
+    assert said == ["stop a", "stop b", "stop c", "join a", "join b", "join c", "rest"]
+    assert second.patience <= 0.15, "what the first took is gone"
+    assert third.patience == 0.0, "they are waited for together"
