@@ -503,11 +503,15 @@ print(interlock.lock("x"))
     assert python(code, INTERLOCK_URL="nosuch://") == "<Lock 'x' on memory://>"
 
 
-def test_the_default_client_is_closed_when_the_interpreter_ends() -> None:
+def test_the_default_client_is_there_until_the_interpreter_ends(tmp_path: Path) -> None:
     code = """
 import atexit, interlock
-atexit.register(lambda: print(lock._site.backend._open))
-lock = interlock.lock("x")
-assert lock._site.backend._open is not None
+def late():
+    with interlock.lock("x") as lease:
+        print(lease.state)
+atexit.register(late)
+with interlock.lock("x"):
+    pass
 """
-    assert python(code, INTERLOCK_URL="memory://") == "None"
+    assert python(code, INTERLOCK_URL=f"sqlite://{tmp_path}/locks.db") == "held"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["locks.db", "locks.db-gate"], "and then put away"

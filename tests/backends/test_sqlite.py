@@ -28,6 +28,7 @@ from interlock.backends.sqlite.aio import AsyncioTransport, _request
 from interlock.backends.sqlite.backend import SqliteBackend
 from interlock.backends.sqlite.blocking import BlockingTransport
 from interlock.backends.sqlite.database import APPLICATION_ID, JUMP, Database
+from interlock.backends.sqlite.entrance import CLOSE_PATIENCE
 from interlock.backends.sqlite.gate import Budget, Gate, Shut
 from interlock.backends.sqlite.inbox import Inbox
 from interlock.backends.sqlite.open import open_sqlite
@@ -772,18 +773,75 @@ class Amid:
 def test_the_end_of_the_interpreter_leaves_a_file_open_that_a_thread_is_using(path: Path) -> None:
     client = Client("blocking", path)
     amid = Amid(client)
-    client.backend.rest()
+    client.backend.rest(0.05)
     assert amid.open(), "closed under a statement, it would crash the process"
     assert isinstance(amid.end(), Granted)
-    client.backend.rest()
+    client.backend.rest(0.05)
     assert not amid.open()
     assert not path.with_name("locks.db-wal").exists()
-    late: list[bool] = []
-    thread = threading.Thread(target=lambda: late.append(client.release("x", token())))
+    said: list[str] = []
+
+    def late() -> None:
+        with pytest.raises(Unavailable) as refused:
+            client.release("x", token(), within=0.1)
+        said.append(str(refused.value))
+
+    thread = threading.Thread(target=late)
     thread.start()
     thread.join(10)
-    assert late == [True], "who comes later opens it again"
+    assert "other threads" in said[0], "it would be frozen inside the gate"
+    assert client.release("x", token()), "who ends the program may still use it"
     client.close()
+
+
+def test_the_end_of_the_interpreter_waits_for_no_gate(path: Path) -> None:
+    clients = [Client("blocking", path) for _ in range(3)]
+    for client in clients:
+        client.release("x", token())
+    gate = Gate(f"{path}-gate", 0o600)
+    gate.enter(Budget(1))  # as a process does that was stopped there
+    before = time.monotonic()
+    for client in clients:
+        client.backend.rest(0.2)
+    assert time.monotonic() - before < CLOSE_PATIENCE, "not even for one of them"
+    assert [client.store._database for client in clients] == [None] * 3
+    gate.leave()
+    gate.close()
+    for client in clients:
+        client.close()
+
+
+def test_the_finalizer_of_a_file_does_not_run_at_exit(path: Path) -> None:
+    client = Client("blocking", path)
+    client.release("x", token())
+    assert client.store._closer is not None
+    assert not client.store._closer.atexit, "a daemon thread may be inside"
+    client.close()
+
+
+def test_a_task_that_comes_after_the_end_of_the_workers_is_told_so(path: Path) -> None:
+    program = """
+import asyncio, atexit, sys, interlock
+client = interlock.AsyncClient(sys.argv[1])
+async def late():
+    try:
+        await client.lock("x").acquire()
+    except interlock.Unavailable as error:
+        print(error.cause, "the interpreter ends" in str(error), "locked" in str(error))
+    await client.close()
+async def main():
+    async with client.lock("x"):
+        pass
+runner = asyncio.Runner()
+runner.run(main())
+atexit.register(runner.close)
+atexit.register(lambda: runner.run(late()))
+"""
+    env = {**os.environ, "PYTHONPATH": str(SRC)}
+    command = [sys.executable, "-c", program, f"sqlite://{path}"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.stdout, done.stderr) == ("closed True False\n", "")
+    assert sorted(file.name for file in path.parent.iterdir()) == ["locks.db", "locks.db-gate"]
 
 
 def test_a_close_that_cannot_wait_leaves_the_file_to_the_verb_that_is_under_way(

@@ -230,10 +230,10 @@ def test_programs_that_end_while_they_hold(url: str) -> None:
 
 
 AMID = """
-client = interlock.Client(URL)
+os.environ["INTERLOCK_URL"] = URL
 def work(n):
     while True:
-        with client.lock(f"{os.getpid()}:{n}", ttl=0.6):
+        with interlock.lock(f"{os.getpid()}:{n}"):
             pass
 for n in range(3):
     threading.Thread(target=work, args=(n,), daemon=True).start()
@@ -246,7 +246,12 @@ def test_programs_that_end_amid_their_daemon_threads(url: str) -> None:
     """Nothing is closed under a thread that uses it: one program in four died of that with SQLite (a signal, no word)."""
     for _ in range(scaled(5)):
         running = [started(AMID, url) for _ in range(3)]
-        ends = [(*process.communicate(timeout=20 + PROMPT), process.returncode) for process in running]
+        try:
+            ends = [(*process.communicate(timeout=20 + PROMPT), process.returncode) for process in running]
+        finally:
+            for process in running:
+                process.kill()
+                process.communicate()
         assert ends == [("", "", 0)] * 3
 
 

@@ -29,11 +29,14 @@ class Work:
 class Thing:
     """Something that was forgotten."""
 
-    def __init__(self, said: list[str]) -> None:
-        self.said = said
+    def __init__(self, said: list[str], fails: bool) -> None:
+        self.said, self.fails = said, fails
 
-    def rest(self) -> None:
+    def rest(self, within: float) -> None:
+        assert 0.0 <= within <= ending.AT_REST
         self.said.append("rest")
+        if self.fails:
+            raise OSError("intended")
 
 
 def test_threads_end_together_before_anything_is_put_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,11 +44,13 @@ def test_threads_end_together_before_anything_is_put_away(monkeypatch: pytest.Mo
     monkeypatch.setattr(ending, "_restful", Crowd())
     monkeypatch.setattr(ending, "AT_EXIT", 0.2)
     said: list[str] = []
-    thing, first, second, third = Thing(said), Work(said, "a", 0.05), Work(said, "b", 9.0), Work(said, "c", 9.0)
-    ending.rest_at_exit(thing)
+    things = [Thing(said, True), Thing(said, False)]
+    for thing in things:
+        ending.rest_at_exit(thing)
+    first, second, third = Work(said, "a", 0.05), Work(said, "b", 9.0), Work(said, "c", 9.0)
     for work in (first, second, third):
         ending.stop_at_exit(work)
     ending._end()
-    assert said == ["stop a", "stop b", "stop c", "join a", "join b", "join c", "rest"]
+    assert said == ["stop a", "stop b", "stop c", "join a", "join b", "join c", "rest", "rest"]
     assert second.patience <= 0.15, "what the first took is gone"
     assert third.patience == 0.0, "they are waited for together"

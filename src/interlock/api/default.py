@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from typing import Unpack
@@ -28,12 +27,11 @@ def lock(name: str, **settings: Unpack[Settings]) -> Lock:
     """The lock called `name` on the default client: INTERLOCK_URL, else an SQLite file of this user on this host.
 
     The settings are those of `Client.lock`: `ttl` (10), `timeout` (None: for ever) and so on. The client is made at the first
-    call and closed when the interpreter ends. Raises as `Client` and `Client.lock` do.
+    call and there until the interpreter ends, which has it put away. Raises as `Client` and `Client.lock` do.
     """
     global _client  # noqa: PLW0603 - one per process is the point
     with _guard:
         if _client is None:
             _client = Client()
-            atexit.register(_client.close)
         client = _client
     return client.lock(name, **settings)

@@ -3,18 +3,19 @@
 Invariants
 - Nothing is closed under somebody who uses it. A thread that does not end in time, and a daemon thread of the user's, may be in
   the middle of anything: whoever is asked to rest finds out, and leaves alone what is in use.
-- What ends late costs all of them together no more than AT_EXIT.
+- What ends late costs all threads together no more than AT_EXIT, and what cannot be closed no more than AT_REST.
 """
 
 from __future__ import annotations
 
 import atexit
+from functools import partial
 from typing import Protocol
 
-from .base import now
+from .base import attempt, now
 from .crowd import Crowd
 
-AT_EXIT = 0.5  # seconds for which threads that were asked to end are waited for
+AT_EXIT, AT_REST = 0.5, 0.2  # seconds for which threads that were asked to end are waited for, and what somebody is using
 
 
 class Working(Protocol):
@@ -30,7 +31,7 @@ class Working(Protocol):
 class Restful(Protocol):
     """Something that others may have forgotten to close."""
 
-    def rest(self) -> None:
+    def rest(self, within: float) -> None:
         """Close what nobody is using. The interpreter ends, and the threads of ours have ended, unless they hang."""
 
 
@@ -52,11 +53,12 @@ def _end() -> None:
     # Before the interpreter takes itself apart, or a thread that is in the middle of something would see half of it gone.
     threads, until = _working.present(), now() + AT_EXIT
     for thread in threads:
-        thread.stop()
+        attempt(thread.stop, "the end of a thread")
     for thread in threads:
         thread.join(max(until - now(), 0.0))
+    until = now() + AT_REST
     for thing in _restful.present():
-        thing.rest()
+        attempt(partial(thing.rest, max(until - now(), 0.0)), "the end of a client")
 
 
 atexit.register(_end)

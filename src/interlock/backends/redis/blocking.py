@@ -247,7 +247,7 @@ class BlockingTransport:
                 ear.close()
         self._start_afresh()
 
-    def rest(self) -> None:
+    def rest(self, within: float = 0.0) -> None:
         """Close what nobody is using: the client is closed, or the interpreter ends. Others may be amid something."""
         if self._pid != os.getpid():
             return

@@ -70,7 +70,14 @@ class AsyncioTransport:
             raise UsageError(CLOSED)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "interlock-sqlite")
-        return self._worker.submit(self._work, work, *args)
+        try:
+            return self._worker.submit(self._work, work, *args)
+        except RuntimeError as error:  # a task of a daemon thread, most likely
+            raise Unavailable(
+                f"{self._address()} was not asked: the interpreter ends, and has stopped its workers",
+                backend=self._address(),
+                cause="closed",
+            ) from error
 
     def _work(self, work: Callable[..., T], *args: Any) -> T:
         with self._turn:
@@ -84,14 +91,24 @@ class AsyncioTransport:
         """See `backend.Transport.go_on`."""
         self._turn.release()
 
-    async def close(self, last: Callable[[bool], None]) -> None:
+    def retire(self, last: Callable[[], None], within: float) -> None:
+        """See `backend.Transport.retire`. Nothing new begins: the interpreter has stopped all workers of its pools."""
+        if self.pause(within):
+            last()
+            self.go_on()
+
+    async def close(self, last: Callable[[], None]) -> None:
         """See `backend.Transport.close`. Waits for requests that were handed over before; a cancellation waits as well."""
         if self._worker is None:
-            last(True)  # nothing was ever opened, or not by this process
+            last()  # nothing was ever opened, or not by this process
             self._closed = True
             return
-        job = self._hand_over(last, True)
-        self._closed = True
+        try:
+            job = self._hand_over(last)
+        except Unavailable:  # the interpreter ends, and has the file closed: see `retire`
+            return
+        finally:
+            self._closed = True
         worker, self._worker = self._worker, None
         try:
             await _to_the_end(asyncio.wrap_future(job), CLOSE_PATIENCE)

@@ -27,8 +27,6 @@ from .store import Store
 
 T = TypeVar("T")
 
-AT_EXIT = 0.2  # seconds for which the end of the interpreter is kept waiting for a thread that is amid a verb
-
 
 class Transport(Protocol):
     """How a call gets to the store, in one colour. Calls run one at a time, in the order of their handing over."""
@@ -45,10 +43,17 @@ class Transport(Protocol):
     def go_on(self) -> None:
         """The end of a pause, in the same thread."""
 
-    async def close(self, last: Callable[[bool], None]) -> None:
+    def retire(self, last: Callable[[], None], within: float) -> None:
+        """The interpreter ends: run `last` if every call has ended by then. Other threads begin nothing after it.
+
+        One that opened the file again would be frozen, perhaps inside the gate, and others would find it shut until the
+        process is gone.
+        """
+
+    async def close(self, last: Callable[[], None]) -> None:
         """Run `last` after everything else, and stop. Leaves no thread behind.
 
-        It is told whether it is alone: not if some call does not end, or is this very thread's.
+        If some call does not end, or is this very thread's, `last` follows when it has ended.
         """
 
 
@@ -81,10 +86,12 @@ class SqliteBackend:
         """See `forks`."""
         self._transport.go_on()
 
-    def rest(self) -> None:
-        """See `ending`. What a thread is amid is left open: SQLite's module for Python does not survive a close there."""
-        if self.suspend(AT_EXIT):
-            self.resume()
+    def rest(self, within: float) -> None:
+        """See `ending`. What a thread is amid is left open: SQLite's module for Python does not survive a close there.
+
+        The gate is not waited for: whoever is inside may be stopped.
+        """
+        self._transport.retire(partial(self._store.rest, 0.0), within)
 
     # These hand out `_ask`'s coroutine instead of awaiting it: one coroutine less, a microsecond saved per verb.
 
@@ -224,9 +231,9 @@ class SqliteBackend:
             self._closed = True
             await self._transport.close(self._close)
 
-    def _close(self, alone: bool) -> None:
+    def _close(self) -> None:
         self._inbox.close()
-        self._store.close(alone)
+        self._store.close()
 
     async def _ask(self, token: str, within: float, verb: Callable[..., T], args: tuple[Any, ...], other: str = "") -> T:
         if self._closed:
@@ -245,7 +252,7 @@ class SqliteBackend:
             self._answered(number)
             raise
         except Unavailable as error:
-            if isinstance(error.__cause__, OSError):  # the file could not even be opened: that is an answer too
+            if isinstance(error.__cause__, OSError | RuntimeError):  # the file could not even be opened: that is an answer too
                 self._answered(number)
             raise
         self._owed.pop(number, None)

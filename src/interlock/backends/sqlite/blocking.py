@@ -4,6 +4,8 @@ Invariants
 - A signal handler may raise between any two steps (Ctrl-C in a notebook, where the process lives on). So the lock knows
   its owner, and the `finally` that gives it back covers the taking of it.
 - A signal handler or finaliser that calls back into the store from inside a verb is refused, not let in.
+- The file is closed by whoever is alone with it: by `close`, or by the verb that it could not wait for, or that it interrupts.
+  Under another thread's statement that would be a null pointer there: a crash.
 - A forked child starts with a fresh lock: the old one may be held by a thread that does not exist there.
 """
 
@@ -29,6 +31,7 @@ class BlockingTransport:
     def __init__(self) -> None:
         self._turn = RLock()
         self._inside = False
+        self._last: Callable[[], None] | None = None  # what a close has left to whoever is inside
         forks.watch(self)
 
     def disown(self) -> None:
@@ -52,6 +55,8 @@ class BlockingTransport:
         finally:
             if mine:
                 self._inside = False
+                if self._last is not None:
+                    self._end()
             try:  # noqa: SIM105 - a context manager costs more than the rest of this method
                 self._turn.release()
             except RuntimeError:  # it was never ours: the wait ended without it
@@ -68,12 +73,26 @@ class BlockingTransport:
 
     def go_on(self) -> None:
         """See `backend.Transport.go_on`."""
+        self._end()
         self._turn.release()
 
-    async def close(self, last: Callable[[bool], None]) -> None:
+    def retire(self, last: Callable[[], None], within: float) -> None:
+        """See `backend.Transport.retire`. The turn is kept, by a thread that may take it again."""
+        if self.pause(within):
+            last()
+
+    async def close(self, last: Callable[[], None]) -> None:
         """See `backend.Transport.close`. Waits for a verb of another thread that is under way."""
+        self._last = last
         try:
-            last(self._turn.acquire(timeout=CLOSE_PATIENCE) and not self._inside)
+            if self._turn.acquire(timeout=CLOSE_PATIENCE) and not self._inside:
+                self._end()
         finally:
             with suppress(RuntimeError):
                 self._turn.release()
+
+    def _end(self) -> None:
+        """What was left to do. Whoever calls it has the turn and is not inside."""
+        last, self._last = self._last, None
+        if last is not None:
+            last()

@@ -70,19 +70,15 @@ class Entrance:
         """Where the file is; the default place may turn out to be another one at the first verb."""
         return self._place.address
 
-    def close(self, alone: bool = True) -> None:
-        """Let go of the file. Leases stay. Every later verb raises UsageError.
-
-        Not `alone`: a verb is under way, and lets go of it when it ends.
-        """
+    def close(self) -> None:
+        """Let go of the file. Leases stay. Every later verb raises UsageError."""
         self._closed = True
-        if alone:
-            self._drop(Budget(CLOSE_PATIENCE))
+        self.rest()
 
-    def rest(self) -> None:
+    def rest(self, within: float = CLOSE_PATIENCE) -> None:
         """Let go of the file until the next verb."""
         with suppress(sqlite3.Error, OSError):
-            self._drop(Budget(CLOSE_PATIENCE))
+            self._drop(Budget(within))
 
     # The way in.
 
@@ -151,8 +147,6 @@ class Entrance:
         # In the `finally` of a `try` that covers the entering, so that no signal can leave the gate shut.
         if self._database is not None:
             self._database.leave()
-            if self._closed:  # by somebody who could not wait for us
-                self.rest()
 
     def _drop(self, budget: Budget) -> None:
         database, self._database = self._database, None
