@@ -859,6 +859,21 @@ def test_a_close_that_cannot_wait_leaves_the_file_to_the_verb_that_is_under_way(
         client.claim("x", token())
 
 
+def test_a_close_that_cannot_wait_for_a_fork_leaves_the_file_to_the_end_of_that(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.backends.sqlite.blocking.CLOSE_PATIENCE", 0.05)
+    client = Client("blocking", path)
+    client.release("x", token())
+    assert client.backend._transport.pause(1.0)
+    thread = threading.Thread(target=client.close)
+    thread.start()
+    thread.join(10)
+    assert client.store._database is not None
+    client.backend.resume()
+    assert client.store._database is None
+
+
 def test_a_signal_handler_that_closes_the_client_amid_a_verb_lets_the_verb_end(path: Path) -> None:
     client = Client("blocking", path)
     client.release("x", token())
