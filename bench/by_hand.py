@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sqlite3
 import time
 
@@ -20,27 +21,36 @@ from interlock.core.claim import Claim
 from . import floors
 
 NAME, TTL, MARK = "by-hand", 10.0, b"0"
-CLAIM_LINES, RELEASE_LINES = 6, 5  # of a reply that says yes
+CLAIM_LINES, RELEASE_LINES = 5, 5  # of a reply that says yes
 
 
 def token() -> str:
     return f"{os.urandom(16).hex()}~by hand"
 
 
+def _listed(port: int) -> bytes:
+    """What a node calls the list of nodes: they may be reached through others here."""
+    with socket.create_connection(("127.0.0.1", port), 5) as node:
+        node.sendall(b"*3\r\n$4\r\nHGET\r\n$14\r\ninterlock:roll\r\n$4\r\nlist\r\n")
+        return node.recv(100).split(b"\r\n")[1]
+
+
 class Requests:
     """The two requests of a lock, for one node or as one of several. Texts of scripts go out once."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, ports: list[int]) -> None:
         self._carried: set[str] = set()
-        self._alone = nodes == 1
+        self._alone = len(ports) == 1
+        self._nodes = () if self._alone else (_listed(ports[0]),)
 
     def pair(self, name: str) -> tuple[bytes, bytes]:
         mine = token()
         if self._alone:
-            claim, release = plain_claim(name, mine, int(TTL * 1000), MARK), plain_release(name, mine, 0, MARK)
+            claim, release = plain_claim(name, mine, int(TTL * 1000), MARK), plain_release(name, mine, MARK)
         else:
             fence = fences.floor(time.time_ns() // 1_000_000 + 50)
-            claim, release = plain_vote(Claim(name, mine, TTL), fence, MARK), plain_leave(name, mine, 0, fence + 1, MARK)
+            claim = plain_vote(Claim(name, mine, TTL), fence, self._nodes, MARK)
+            release = plain_leave(name, mine, fence + 1, self._nodes, MARK)
         return claim.pack(self._carried), release.pack(self._carried)
 
 
@@ -49,7 +59,7 @@ class Socket(floors.Socket):
 
     def __init__(self, ports: list[int]) -> None:
         super().__init__(ports)
-        self._requests = Requests(1)
+        self._requests = Requests(ports[:1])
 
     def cycle(self) -> None:
         claim, release = self._requests.pair(NAME)
@@ -62,7 +72,7 @@ class Poll(floors.Poll):
 
     def __init__(self, ports: list[int]) -> None:
         super().__init__(ports)
-        self._requests = Requests(len(ports))
+        self._requests = Requests(ports)
 
     def cycle(self) -> None:
         claim, release = self._requests.pair(NAME)
@@ -73,7 +83,7 @@ class Poll(floors.Poll):
 class _Asked(floors.Shared):
     async def start(self) -> None:
         await super().start()
-        self._requests = Requests(len(self.wires))
+        self._requests = Requests(self.ports)
         await self.once(NAME.encode())  # with the texts
 
     def asked(self, request: bytes, lines: int) -> asyncio.Future[None]:

@@ -48,9 +48,9 @@ class Ban(NamedTuple):
 BANS = [
     Ban("core/*", {"time", "random", "socket", "threading", "asyncio", "select", "os", "secrets"}),
     Ban("flow/*", {"asyncio", "threading", "time", "random", "socket"}),
-    Ban("backends/*", {"asyncio", "threading"}, save=("*/aio.py", "*/aio_wire.py", "*/blocking.py")),
+    Ban("backends/*", {"asyncio", "threading"}, save=("*/aio.py", "*/aio_*.py", "*/blocking.py")),
     Ban("backends/*/blocking.py", {"asyncio"}),
-    Ban("runtime/*", {"asyncio"}, save=("runtime/aio.py", "runtime/aio_race.py")),
+    Ban("runtime/*", {"asyncio"}, save=("runtime/aio.py", "runtime/aio_leash.py", "runtime/aio_race.py")),
     Ban("api/*", {"asyncio"}, save=("api/aclient.py",)),
     Ban("__init__.py", {"asyncio", "threading", "socket"}),
     Ban("*", {"random", "uuid"}, save=("testing/*", "cli/demo/*")),  # a token comes from `secrets`, jitter from the kernel
@@ -397,7 +397,8 @@ def members(cls: type) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         if base.__module__.partition(".")[0] == "interlock" or base is cls:
-            found |= {name: value for name, value in vars(base).items() if not name.startswith("_") or name in DOORS}
+            public = {name: value for name, value in vars(base).items() if not name.startswith("_") or name in DOORS}
+            found |= {name: getattr(value, "__wrapped__", value) for name, value in public.items()}
     return found
 
 

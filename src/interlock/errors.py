@@ -62,7 +62,8 @@ def _revive(kind: type[InterlockError], args: tuple[Any, ...]) -> InterlockError
 class NotAcquired(InterlockError):
     """You do not hold the lock and nothing of the attempt is left in the store. Try later.
 
-    `name` is the lock; `owner` is what the holder says about itself in public (host and process), or "".
+    `name` is the lock; `owner` is what the holder says about itself in public (host and process), or "". It is as the holder
+    wrote it, with control characters if it has any; in the message they are escaped.
     """
 
     def __init__(self, message: str, *, name: str, owner: str = "") -> None:

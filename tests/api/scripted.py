@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from interlock import AsyncLock, Lock, Unavailable
+from interlock import AsyncLock, InterlockError, Lock, Unavailable
 from interlock.api.options import Options
 from interlock.backends.port import Capabilities
 from interlock.core import token
@@ -56,6 +57,9 @@ class World:
     def token(self, note: str = "") -> str:
         self._tokens += 1
         return token.compose(f"{self._tokens:032x}", "host:1", note)
+
+    def struck(self, error: BaseException) -> bool:
+        return not isinstance(error, InterlockError | asyncio.CancelledError)
 
     def here(self) -> None:
         pass

@@ -199,6 +199,8 @@ BAD_TEMPLATES = {
     "literal braces": ("order:{{order_id}}", "brace"),
     "nothing": ("", "empty"),
     "an illegal name": ("a\nb", "cannot be read"),
+    "one of interlock's own": ("interlock:roll", "begins with 'interlock:'"),
+    "those of interlock's own": ("interlock:{order_id}", "begins with 'interlock:'"),
     "no string": (7, "takes the lock's name"),
     "nothing at all": (None, "takes the lock's name"),
 }
@@ -265,6 +267,7 @@ NO_NAMES: dict[str, tuple[str, Any]] = {
     "nothing": ("{order}", ""),
     "too long": ("order:{order}", "x" * 600),
     "emoji": ("order:{order}", "🔒"),
+    "one of interlock's own": ("{order}", "interlock:roll"),
     "a surrogate": ("order:{order}", "\ud800"),
     "an object without a text": ("order:{order}", Thing(3)),
     "the same by repr": ("order:{order!r}", Thing(3)),

@@ -21,6 +21,7 @@ from interlock.runtime.blocking import BlockingRuntime, run
 from interlock.runtime.crowd import Crowd
 
 RUNTIME = BlockingRuntime()
+NEW_TIME = 0x80  # CLONE_NEWTIME
 
 
 def backend(file: str) -> Any:
@@ -268,6 +269,74 @@ def hold(file: str, ttl: str) -> None:
     hear()
 
 
+def ask(file: str, name: str = "x", ttl: str = "60") -> None:
+    """Claim a name and say what came of it; stay until told to leave."""
+    from interlock.errors import InterlockError
+
+    store = backend(file)
+    try:
+        answer = run(store.claim(Claim(name, RUNTIME.token(), float(ttl)), 1.0))
+    except InterlockError as error:
+        say(f"{type(error).__name__}: {error}")
+    else:
+        say("granted" if isinstance(answer, Granted) else f"refused for {answer.retry_after:.1f}")
+    hear()
+
+
+def unshared(file: str) -> None:
+    """Make a time namespace for one's children, as `unshare` does, with the file open before and after. Its child asks too."""
+    from ctypes import CDLL
+
+    store, token = backend(file), RUNTIME.token()
+    run(store.claim(Claim("mine", token, 60.0), 5.0))
+    assert CDLL(None).unshare(NEW_TIME) == 0
+    with open("/proc/self/timens_offsets", "w") as offsets:
+        offsets.write("boottime 100000 0\n")
+    fresh = backend(file)
+    say(f"{left(store)} {left(fresh)}")
+    child = os.fork()
+    if child == 0:
+        say(f"{left(store)} {left(backend(file))}")
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def moved_in(file: str) -> None:
+    """Enter another time namespace with the file open."""
+    from ctypes import CDLL
+
+    assert CDLL(None).unshare(NEW_TIME) == 0
+    with open("/proc/self/timens_offsets", "w") as offsets:
+        offsets.write("boottime 100000 0\n")
+    store, before = backend(file), RUNTIME.now()
+    say(str(left(store)))
+    child = os.fork()  # one that is in it
+    if child == 0:
+        signal.pause()
+    namespace = os.open(f"/proc/{child}/ns/time", os.O_RDONLY)
+    say(str(left(store)))
+    assert store._store._database.connected
+    assert CDLL(None).setns(namespace, NEW_TIME) == 0
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert RUNTIME.now() > before + 90_000
+    say(str(left(store)))
+
+
+def left(store: Any) -> int:
+    """The seconds for which a claim of "x" is refused; -1 if it is granted."""
+    answer = run(store.claim(Claim("x", RUNTIME.token(), 60.0), 5.0))
+    return -1 if isinstance(answer, Granted) else round(answer.retry_after)
+
+
+def visit(file: str) -> None:
+    """Open the file, close it, and say so."""
+    store = backend(file)
+    run(store.claim(Claim("visitor's", RUNTIME.token(), 60.0), 5.0))
+    run(store.close())
+    say("gone")
+
+
 def wait(file: str, arrival: str) -> None:
     """Wait in line for the lock; say its fence, and release when told to."""
     store, token = backend(file), RUNTIME.token()
@@ -277,6 +346,20 @@ def wait(file: str, arrival: str) -> None:
     say(str(announced and announced.fence))
     hear()
     say(str(run(store.release("x", token, 5.0))))
+
+
+def stand(file: str) -> None:
+    """Wait for the lock by the public face; say so when it is held, and release when told to."""
+    import interlock
+
+    with interlock.Client(f"sqlite://{file}") as client:
+        say("waiting")
+        lease = client.lock("x").acquire(timeout=30)
+        assert 0 < lease.remaining() < 20
+        say("held")
+        hear()
+        lease.release()
+        say("released")
 
 
 def die_before_telling(file: str) -> None:
@@ -381,6 +464,31 @@ def unprivileged(file: str) -> None:
         run(store.claim(Claim("x", token, 60.0), 1.0))
     except Unavailable as error:
         say(f"{error.cause}: {error}")
+
+
+def user(file: str, uid: str, gid: str, name: str = "x") -> None:
+    """Claim a name as somebody else, of one group; then whenever told to. Ends at the end of its input."""
+    from tempfile import TemporaryDirectory
+
+    from interlock.errors import InterlockError
+
+    with TemporaryDirectory() as scratch:  # all that has to be imported, while it can be read
+        warm = backend(f"{scratch}/locks.db")
+        run(warm.claim(Claim("x", RUNTIME.token(), 60.0), 1.0))
+        run(warm.close())
+    store = backend(file)
+    os.setgroups([int(gid)])
+    os.setegid(int(gid))
+    os.seteuid(int(uid))
+    os.umask(0o077)
+    while True:
+        try:
+            answer = run(store.claim(Claim(name, RUNTIME.token(), 60.0), 1.0))
+            say("granted" if isinstance(answer, Granted) else "refused")
+        except InterlockError as error:
+            say(f"{type(error).__name__}: {error}")
+        if not hear():
+            return
 
 
 def frugal(file: str) -> None:

@@ -23,12 +23,12 @@ from tests.guard.counting import no_server
 def test_what_is_packed_at_once_is_what_would_be_packed_word_by_word(name: str, token: str) -> None:
     claim = CLAIM(packing.lock_keys(name), *packing.claiming(Claim(name, token, 10.0), 0), b"1f")
     assert packing.plain_claim(name, token, 10_000, b"1f") == claim
-    release = RELEASE(packing.line_keys(name), *packing.leaving(token, b"", 17, 0), b"1f")
-    assert packing.plain_release(name, token, 17, b"1f") == release
+    release = RELEASE(packing.line_keys(name), *packing.leaving(token, b"", 0), b"1f")
+    assert packing.plain_release(name, token, b"1f") == release
     place = Place(1_700_000_000_000_000, "interlock:inbox:7", 3.0)
     heir, member = Claim(name, token[::-1], 10.0, place), packing.standing(token[::-1], place)
-    words = *packing.claiming(heir, 0), member, b"1700000000000000", b"0", token.encode(), b"12", b"17", b"", b"1f"
-    assert packing.plain_hand_over(name, token, heir, member, place.arrival, 12, 17, b"1f") == HAND_OVER(
+    words = *packing.claiming(heir, 0), member, b"1700000000000000", b"0", token.encode(), b"12", b"", b"1f"
+    assert packing.plain_hand_over(name, token, heir, member, place.arrival, 12, b"1f") == HAND_OVER(
         packing.line_keys(name), *words
     )
 
@@ -67,6 +67,8 @@ class Recorder:
 
     def is_closing(self) -> bool:
         return False
+
+    def get_extra_info(self, name: str) -> None: ...
 
     def close(self) -> None: ...
 

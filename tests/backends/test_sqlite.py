@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -22,22 +22,23 @@ from typing import Any
 import pytest
 
 import interlock
-from interlock.backends.sqlite import boot as boots
 from interlock.backends.sqlite import mounts
 from interlock.backends.sqlite.aio import AsyncioTransport, _request
 from interlock.backends.sqlite.backend import SqliteBackend
 from interlock.backends.sqlite.blocking import BlockingTransport
+from interlock.backends.sqlite.boot import Boot
 from interlock.backends.sqlite.database import APPLICATION_ID, JUMP, Database
 from interlock.backends.sqlite.entrance import CLOSE_PATIENCE
 from interlock.backends.sqlite.gate import Budget, Gate, Shut
 from interlock.backends.sqlite.inbox import Inbox
 from interlock.backends.sqlite.open import open_sqlite
 from interlock.backends.sqlite.place import Place, parse, url_of
+from interlock.backends.sqlite.presence import Presence
 from interlock.backends.sqlite.store import Store
 from interlock.backends.sqlite.sweep import STEP, Walk, walked
 from interlock.core import fence as fences
 from interlock.core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, free
-from interlock.errors import Unavailable, Unsupported, UsageError
+from interlock.errors import Unavailable, UsageError
 from interlock.runtime.aio import AsyncioRuntime
 from interlock.runtime.blocking import BlockingRuntime, run
 
@@ -57,6 +58,7 @@ class Clock:
     def __init__(self) -> None:
         self.time = 1000.0
         self.boot = "first"
+        self.ahead = 0.0
         self.wall = fences.EPOCH_MS + 1_000_000_000
 
     def now(self) -> float:
@@ -72,7 +74,7 @@ class Client:
         if clock is None:
             self.store = Store(Place(str(path), **place), RUNTIME.now, RUNTIME.wall_ms)
         else:
-            self.store = Store(Place(str(path), **place), clock.now, lambda: clock.wall, lambda: clock.boot)
+            self.store = Store(Place(str(path), **place), clock.now, lambda: clock.wall, lambda: Boot(clock.boot, clock.ahead))
         runtime = AsyncioRuntime() if self.runner else RUNTIME
         transport = AsyncioTransport(lambda: self.store.address) if self.runner else BlockingTransport()
         self.backend = SqliteBackend(self.store, transport, Inbox(runtime))
@@ -140,10 +142,11 @@ def counter(path: Path) -> int:
 
 
 @contextmanager
-def worker(*args: Any) -> Iterator[subprocess.Popen[str]]:
+def worker(*args: Any, under: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
+    """A process that does a job of sqlite_worker.py, started by the command `under`."""
     environment = {**os.environ, "PYTHONPATH": str(SRC)}
     process = subprocess.Popen(
-        [sys.executable, str(WORKER), *map(str, args)],
+        [*under, sys.executable, str(WORKER), *map(str, args)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -181,7 +184,7 @@ def test_the_contract(colour: str, path: Path, make: Make, clock: Clock) -> None
     assert client.inspect("x") == Entry("x", True, "web:1", 10.0, first.fence)
 
     clock.time += 4
-    assert client.claim("x", b) == Refused(6.0, "web:1", at=clock.time)
+    assert client.claim("x", b)._replace(fence=0) == Refused(6.0, "web:1", at=clock.time)
     assert client.claim("x", a, 20.0) == Granted(first.fence, 20.0), "the holder's own claim again: same fence, ttl anew"
     assert client.inspect("x").remaining == 20.0
     assert client.extend("x", a, 3.0) == Granted(first.fence, 3.0), "what is left is set, not added to"
@@ -418,7 +421,7 @@ def test_a_stopped_process_inside_the_gate_costs_the_bound_and_no_more(colour: s
 
 
 def test_the_gate_lets_one_in_and_waits_no_longer_than_told(tmp_path: Path) -> None:
-    one, other = (Gate(str(tmp_path / "gate"), 0o600) for _ in range(2))
+    one, other = (Gate(str(tmp_path / "gate"), None) for _ in range(2))
     assert one.enter(Budget(0))
     other.leave()  # harmless: it is not inside
     with pytest.raises(Shut):
@@ -798,7 +801,7 @@ def test_the_end_of_the_interpreter_waits_for_no_gate(path: Path) -> None:
     clients = [Client("blocking", path) for _ in range(3)]
     for client in clients:
         client.release("x", token())
-    gate = Gate(f"{path}-gate", 0o600)
+    gate = Gate(f"{path}-gate", None)
     gate.enter(Budget(1))  # as a process does that was stopped there
     before = time.monotonic()
     for client in clients:
@@ -905,7 +908,7 @@ def test_the_default_client_ends_quietly_with_the_interpreter(tmp_path: Path) ->
 def test_closing_goes_through_the_gate(path: Path, make: Make) -> None:
     client = make()
     client.release("x", token())  # opens the file
-    gate = Gate(f"{path}-gate", 0o600)
+    gate = Gate(f"{path}-gate", None)
     gate.enter(Budget(1))
     left: list[float] = []
 
@@ -974,7 +977,8 @@ def test_the_adoption_is_fully_synchronous(path: Path, make: Make, clock: Clock,
     assert client.store._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_two_kernels_on_one_file_are_noticed(make: Make) -> None:
+def test_two_kernels_on_one_file_are_noticed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Presence, "alone", lambda _: True)  # no kernel knows what another one has open
     one, two = Clock(), Clock()
     two.boot = "elsewhere"
     here, there = make(clock=one), make(clock=two)
@@ -997,19 +1001,6 @@ def test_no_fence_is_no_lock(path: Path, make: Make, clock: Clock) -> None:
     with pytest.raises(Unavailable, match="no fence left"):
         client.claim("y", token())
     assert [name for name, *_ in rows(path)] == ["x"]
-
-
-def test_the_boot_id(tmp_path: Path) -> None:
-    assert len(boots.boot_id()) >= 32
-    boot, offsets = tmp_path / "boot", tmp_path / "offsets"
-    boot.write_text("abc\n")
-    assert boots.boot_id(str(boot), str(offsets)) == "abc"
-    offsets.write_text("monotonic           0         0\nboottime            0         0\n")
-    assert boots.boot_id(str(boot), str(offsets)) == "abc"
-    offsets.write_text("monotonic           7         0\nboottime            7         0\n")
-    assert boots.boot_id(str(boot), str(offsets)) == "abc+7:0", "a shifted clock is another clock"
-    with pytest.raises(Unsupported, match="boot"):
-        boots.boot_id(str(tmp_path / "none"))
 
 
 # --- a file that changes under an open client -----------------------------------------------------------------------------
@@ -1424,7 +1415,7 @@ def test_looking_chooses_the_place_that_using_would_choose(bare: Path, monkeypat
 def test_a_place_that_turns_out_not_to_be_one_is_chosen_anew(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (bare / "home/.local").write_text("in the way")
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc/self")
-    monkeypatch.setattr(os, "access", lambda *_: True)
+    monkeypatch.setattr(os, "access", lambda *_, **__: True)
     client = open_sqlite("sqlite:", RUNTIME)
     with pytest.warns(RuntimeWarning, match="in /proc/self"):
         run(client.inspect("x", 5.0))
@@ -1452,10 +1443,10 @@ def test_a_home_on_a_network_falls_back(bare: Path) -> None:
 def test_a_trap_in_the_temporary_directory_is_refused(trap: str, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (bare / "home/.local").write_text("in the way")
     if trap == "somebody else's":
-        other = os.getuid() + 1
-        monkeypatch.setattr(os, "getuid", lambda: other)
+        other = os.geteuid() + 1
+        monkeypatch.setattr(os, "geteuid", lambda: other)
         (bare / f"temp/interlock-{other}").mkdir(0o700)
-    ours = bare / f"temp/interlock-{os.getuid()}"
+    ours = bare / f"temp/interlock-{os.geteuid()}"
     if trap == "symlink":
         (bare / "elsewhere").mkdir(0o700)
         ours.symlink_to(bare / "elsewhere")

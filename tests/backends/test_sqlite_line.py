@@ -22,6 +22,7 @@ import pytest
 
 from interlock.backends.registry import open_backend
 from interlock.backends.sqlite import database, inbox, line
+from interlock.backends.sqlite.boot import Boot
 from interlock.backends.sqlite.gate import Budget
 from interlock.backends.sqlite.inbox import BUFFER, Inbox, listens, send
 from interlock.backends.sqlite.open import open_sqlite
@@ -396,7 +397,7 @@ def test_whoever_came_earlier_is_served_before_the_heir(both: Both, path: Path) 
         place = Place(30, await one.backend.open_inbox(5.0), SHORT)
         handed = await one.backend.hand_over("x", a, Claim("x", heir, 7.0, place), 21, 5.0)
         assert handed.held is True
-        assert handed.heir == Refused(SHORT, waiting.partition("~")[2], (), handed.heir.at)
+        assert handed.heir._replace(fence=0) == Refused(SHORT, waiting.partition("~")[2], (), handed.heir.at)
         told = await two.told()
         assert (told.token, told.fence, told.at) == (waiting, first.fence + 1, handed.heir.at)
         assert in_line(path) == [("x", 30, heir), ("x", 40, later)], "at its own place"
@@ -654,7 +655,7 @@ def test_an_idle_child_does_not_keep_its_parents_inbox_alive(path: Path) -> None
 
 
 def store_on(path: Path, clock: Clock) -> Store:
-    return Store(Where(str(path)), clock.now, lambda: clock.wall, lambda: clock.boot)
+    return Store(Where(str(path)), clock.now, lambda: clock.wall, lambda: Boot(clock.boot, clock.ahead))
 
 
 @pytest.fixture
@@ -833,7 +834,7 @@ def test_a_file_of_the_first_version_is_brought_up_to_date(both: Both, path: Pat
         b = one.token()
         refused = await one.claim(b, 10)
         assert refused.retry_after == pytest.approx(60, abs=5), "its leases stand"
-        assert version_on_disk(path) == 2, "an older interlock will refuse it, whatever is still in the log"
+        assert version_on_disk(path) == database.VERSION, "an older interlock will refuse it, whatever is still in the log"
         assert await two.release("old") is True
         assert (await one.told())[:3] == ("x", b, 501)
         if open_elsewhere:  # it goes on as it was, and knows no line
@@ -850,10 +851,10 @@ def test_a_file_of_a_later_version_is_left_alone(path: Path) -> None:
     backend: Any = open_sqlite(f"sqlite://{path}", BlockingRuntime())
     run(backend.claim(Claim("x", "a", 60.0), 5.0))
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.execute("PRAGMA user_version = 3")  # in the log only
-        assert version_on_disk(path) == 2
+        db.execute(f"PRAGMA user_version = {database.VERSION + 1}")  # in the log only
+        assert version_on_disk(path) == database.VERSION
         other: Any = open_sqlite(f"sqlite://{path}", BlockingRuntime())
-        with pytest.raises(UsageError, match="format 3"):
+        with pytest.raises(UsageError, match=f"format {database.VERSION + 1}"):
             run(other.claim(Claim("x", "b", 60.0), 5.0))
         run(other.close())
     run(backend.close())

@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="for all runs together, at most")
     parser.add_argument("--faults", type=int, help="end a run when it has so many of each of its kinds")
     parser.add_argument("--grants", type=int, default=0, help="and so many grants")
+    parser.add_argument("--nodes", type=int, default=5, help="of a quorum; 1: one node alone, for jump, back and pause")
     parser.add_argument("--ttl", type=float, help="of the leases, in seconds")
     parser.add_argument("--seed", default="1", help="of the dice; processes that race decide the rest")
     parser.add_argument("--mutant", default="", choices=list(MUTANTS), help="a mistake to plant in the clients")
@@ -59,6 +60,7 @@ def main() -> int:
                 continue
         ttl = options.ttl or TTL.get(text, 0.3)
         plan = Plan(kinds, seconds, options.faults, options.grants, ttl, options.seed, options.mutant, options.counters)
+        plan = plan._replace(nodes=options.nodes)
         files.append(options.out / f"{text}{'-' if options.mutant else ''}{options.mutant}.jsonl")
         files[-1].unlink(missing_ok=True)
         one_run(plan, files[-1])

@@ -26,6 +26,9 @@ class Clock:
             self._page = mmap.mmap(opened.fileno(), 8)
         self.environment = {"LD_PRELOAD": str(shim), "CHAOS_CLOCK": str(file)}
 
+        self.off = 0.0  # seconds
+
     def set(self, seconds: float) -> None:
         """From now on it is so many seconds off."""
+        self.off = seconds
         self._page[:] = struct.pack("q", round(seconds * 1e9))

@@ -37,6 +37,7 @@ class Plan(NamedTuple):
     seed: str = "1"
     mutant: str = ""
     counters: bool = False
+    nodes: int = 5  # one: not a quorum
 
 
 class Run:
@@ -57,9 +58,8 @@ class Run:
         with ExitStack() as stack:
             scene = self._build(stack, directory)
             node, system = scene.nodes[0], os.uname()
-            versions = (
-                f"five nodes {node.kind} {node.version}, Python {platform.python_version()}, {system.sysname} {system.release}"
-            )
+            on = f"{system.sysname} {system.release}"
+            versions = f"{len(scene.nodes)} nodes {node.kind} {node.version}, Python {platform.python_version()}, {on}"
             facts = {"on": versions, **plan._asdict(), "kind": "+".join(plan.kinds)}
             self.journal("controller", "run", note=json.dumps(facts))
             self._hire(stack, scene, directory)
@@ -71,15 +71,15 @@ class Run:
     def _build(self, stack: ExitStack, directory: Path) -> Scene:
         plan = self.plan
         clocks: list[clock.Clock] = []
-        if "jump" in plan.kinds:
+        if "jump" in plan.kinds or "back" in plan.kinds:
             shim = clock.build(directory)
-            clocks = [clock.Clock(shim, directory / f"clock{index}") for index in range(5)]
+            clocks = [clock.Clock(shim, directory / f"clock{index}") for index in range(plan.nodes)]
             nodes = [Node(persist=True, env=each.environment) for each in clocks]
             stack.callback(stop_nodes, nodes)
             for node in nodes:
                 node.start()
         else:
-            nodes = start_nodes(5, persist=True)
+            nodes = start_nodes(plan.nodes, persist=True, config=faults.CONFIG.get(plan.kinds[0], ()))
             stack.callback(stop_nodes, nodes)
         if "partition" in plan.kinds:
             faults.network()
@@ -196,8 +196,9 @@ class Run:
     def _calm(self, scene: Scene, directory: Path) -> None:
         for proxy in scene.proxies:
             proxy.heal()
-        for each in scene.clocks:
-            each.set(0.0)
+        if "jump" in self.plan.kinds:  # not otherwise: that is a step forward
+            for index in range(len(scene.clocks)):
+                faults.set_clock(scene, "jump", index, 0.0)
         if scene.proxies:
             faults.count_drops(scene)
         (directory / "calm").touch()

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
 
 from interlock.testing import FaultProxy, Node
 
@@ -57,12 +61,14 @@ def kill(scene: Scene) -> Steps:
         return
     node = scene.nodes[index]
     try:
+        killed = now()
         node.kill()
         scene.note("kill", f"node {index}")
         try:
             yield scene.dice.random() * 0.03
         finally:
             node.restart(empty=False)
+        yield from _until_it_votes(scene, index, _good, killed)
     finally:
         scene.away.discard(index)
 
@@ -88,6 +94,55 @@ def empty(scene: Scene) -> Steps:
         scene.forgetful = False
 
 
+def rdb(scene: Scene) -> Steps:
+    """It dies and comes back with its last snapshot: what it voted for since then is gone. Over when it may vote again."""
+    yield from _go_back(scene, "rdb", lambda node: node.command("SAVE"), lambda node, state: None)
+
+
+def everysec(scene: Scene) -> Steps:
+    """The power fails: of an append-only file that is synced every second, the end is gone."""
+
+    def take(node: Node) -> Path:
+        copy = Path(tempfile.mkdtemp(), "data")
+        shutil.copytree(node._data, copy)
+        return copy
+
+    def put(node: Node, copy: Path) -> None:
+        shutil.rmtree(node._data)
+        shutil.move(copy, node._data)
+        copy.parent.rmdir()
+
+    yield from _go_back(scene, "everysec", take, put)
+
+
+def _go_back(scene: Scene, kind: str, take: Callable[[Node], Any], put: Callable[[Node, Any], None]) -> Steps:
+    if scene.forgetful or (index := scene.take()) is None:
+        return
+    scene.forgetful = True
+    node = scene.nodes[index]
+    try:
+        state = take(node)
+        if len(scene.away) == 1:
+            yield from _two_stand_still(scene)
+        yield scene.dice.random() * scene.ttl
+        went_back = now()
+        node.kill()
+        put(node, state)
+        scene.note(kind, f"node {index}")
+        node.restart(empty=False)
+        yield from _until_it_votes(scene, index, _good, went_back)
+    finally:
+        scene.away.discard(index)
+        scene.forgetful = False
+
+
+def _good(node: Node) -> bool:
+    try:
+        return node.command("HGET", "interlock:roll", "history") == node.info("replication")["master_replid"].encode()
+    except OSError:
+        return False
+
+
 def _two_stand_still(scene: Scene) -> Steps:
     taken = {index for index in (scene.take(), scene.take()) if index is not None}
     for index in taken:
@@ -106,8 +161,12 @@ def _forget(scene: Scene, index: int) -> Steps:
     node.kill()
     scene.note("empty", f"node {index}")
     node.restart(empty=True)
+    yield from _until_it_votes(scene, index, _enrolled, forgot)
+
+
+def _until_it_votes(scene: Scene, index: int, votes: Callable[[Node], bool], forgot: float) -> Steps:
     limit = now() + READMITTED_WITHIN
-    while not _enrolled(node):
+    while not votes(scene.nodes[index]):
         if now() > limit:
             scene.journal(f"node {index}", "defect", note=f"node {index} was not let back in")
             return
@@ -181,10 +240,24 @@ def pause(scene: Scene) -> Steps:
 
 def jump(scene: Scene) -> Steps:
     """The wall clock of a node is another; the next jump takes it elsewhere, or back."""
-    index = scene.dice.randrange(len(scene.clocks))
-    scene.clocks[index].set(scene.dice.choice((0.0, scene.dice.uniform(-JUMP, JUMP), scene.dice.choice((-JUMP, JUMP)))))
-    scene.note("jump", f"node {index}")
+    dice, index = scene.dice, scene.dice.randrange(len(scene.clocks))
+    set_clock(scene, "jump", index, dice.choice((0.0, dice.uniform(-JUMP, JUMP), dice.choice((-JUMP, JUMP)))))
     yield 0.0
+
+
+def back(scene: Scene) -> Steps:
+    """The wall clock of a node is set back, again and again; by less than passes meanwhile, or no lease would end."""
+    dice, index = scene.dice, scene.dice.randrange(len(scene.clocks))
+    step = scene.ttl * dice.choice((dice.uniform(0.02, 0.2), dice.uniform(0.2, 0.9)))
+    set_clock(scene, "back", index, scene.clocks[index].off - step)
+    yield 0.0
+
+
+def set_clock(scene: Scene, kind: str, index: int, seconds: float) -> None:
+    """Have the clock of a node be so many seconds off; by how much it went is written down."""
+    step = seconds - scene.clocks[index].off
+    scene.journal(f"node {index}", "fault", name=kind, value=1, note=f"{step:+.6f}")
+    scene.clocks[index].set(seconds)
 
 
 def partition(scene: Scene) -> Steps:
@@ -225,12 +298,39 @@ def _nft(rules: str) -> None:
 FAULTS: dict[str, Callable[[Scene], Steps]] = {
     "kill": kill,
     "empty": empty,
+    "rdb": rdb,
+    "everysec": everysec,
     "stop": stop,
     "drop": drop,
     "pause": pause,
     "jump": jump,
+    "back": back,
     "partition": partition,
 }
-AT_ONCE = {"kill": 2, "empty": 1, "stop": 2, "drop": 1, "pause": 3, "jump": 1, "partition": 2}
-GAP = {"kill": 0.02, "empty": 0.01, "stop": 0.02, "drop": 0.0, "pause": 0.02, "jump": 0.03, "partition": 0.02}
+AT_ONCE = {
+    "kill": 2,
+    "empty": 1,
+    "rdb": 1,
+    "everysec": 1,
+    "stop": 2,
+    "drop": 1,
+    "pause": 3,
+    "jump": 1,
+    "back": 1,
+    "partition": 2,
+}
+GAP = {
+    "kill": 0.02,
+    "empty": 0.01,
+    "rdb": 0.01,
+    "everysec": 0.01,
+    "stop": 0.02,
+    "drop": 0.0,
+    "back": 0.12,
+    "pause": 0.02,
+    "jump": 0.03,
+    "partition": 0.02,
+}
 """How many of a kind go on at a time, and for how many seconds, on average, there is peace after one."""
+
+CONFIG = {"rdb": ["appendonly no", 'save ""'], "everysec": ["appendfsync everysec"]}  # of the nodes; these two mix with nothing

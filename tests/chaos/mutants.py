@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from interlock.backends import electorate
 from interlock.backends.quorum import QuorumBackend
-from interlock.backends.redis import backend, packing
+from interlock.backends.redis import backend, packing, scripts
 from interlock.core import fence, lease
 from interlock.core.claim import Claim, Granted
 from interlock.core.quorum import Tally
@@ -15,6 +17,7 @@ MUTANTS = {
     "unfenced": "the client does not look whether it lost its lease, and the resource does not look at its fence",
     "deadline": "the client believes in a lease for five times as long as it was granted",
     "max-only": "the highest fence that any node gave is not written back to the others",
+    "any-life": "a node votes by a roll of an earlier life of its memory",
     "hasty": "a node that lost its memory is seeded from the others, and does not wait",
 }
 
@@ -42,5 +45,10 @@ def plant(mutant: str) -> None:
             return Granted(tally.fence(), claim.ttl)
 
         QuorumBackend._agree = agree  # type: ignore[method-assign]
+    elif mutant == "any-life":
+        for script in (scripts.CLAIM, scripts.RELEASE, scripts.HAND_OVER):
+            text = re.sub(rb"string\.find\(redis\.call\('INFO'[^)]*\)[^)]*\)", b"true", script.text)
+            assert text != script.text
+            script.set(text)
     elif mutant == "hasty":
-        vars(electorate)["drift"] = lambda ttl: -ttl
+        vars(electorate).update(drift=lambda ttl: -ttl, READMIT_PAUSE=0.005)

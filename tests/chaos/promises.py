@@ -6,10 +6,13 @@ KINDS = {
     "none": "nothing: the control",
     "kill": "SIGKILL of a node, restart with its data (AOF, always), two of five away at a time",
     "empty": "SIGKILL of a node, restart without its data, while leases stand on three of five; the next when it votes again",
+    "rdb": "SIGKILL of a node, restart with its last snapshot (RDB), from before those leases; the next when it votes again",
+    "everysec": "the same with what an append-only file had half a second before (AOF, everysec, after a loss of power)",
     "stop": "SIGSTOP of a node for up to 1.5 ttl, two of five at a time",
     "drop": "replies vanish, connections are cut in their place, on any node",
     "pause": "SIGSTOP of a client process for up to 2 ttl, three of four at a time",
     "jump": "the wall clock of a node jumps, up to 2 s either way, on any number of nodes",
+    "back": "the wall clock of a node is set back, up to 0.9 ttl at a time, and never forward",
     "partition": "a node hears and is not heard, or the other way round, for up to 2 ttl, two of five at a time",
 }
 MIXED = ("kill", "empty", "stop", "drop", "pause", "partition")

@@ -46,11 +46,16 @@ class Order(NamedTuple):
     counters: bool = False  # fences grow by their counters alone
 
 
+def store(order: Order) -> list[str] | str:
+    """A quorum, or one node alone."""
+    return order.nodes if len(order.nodes) > 1 else order.nodes[0]
+
+
 class Blocking:
     """Threads."""
 
     def __init__(self, order: Order) -> None:
-        self.client: Any = interlock.Client(order.nodes, ttl=order.ttl, request_timeout=order.ttl / 3)
+        self.client: Any = interlock.Client(store(order), ttl=order.ttl, request_timeout=order.ttl / 3)
         self._register = order.register
 
     async def connect(self) -> Any:
@@ -90,7 +95,7 @@ class Asynchronous:
     """Tasks."""
 
     def __init__(self, order: Order) -> None:
-        self.client: Any = interlock.AsyncClient(order.nodes, ttl=order.ttl, request_timeout=order.ttl / 3)
+        self.client: Any = interlock.AsyncClient(store(order), ttl=order.ttl, request_timeout=order.ttl / 3)
         self._register = order.register
 
     async def connect(self) -> Any:

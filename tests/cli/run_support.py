@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -88,16 +89,49 @@ def written(path: Path) -> Callable[[], bool]:
     return lambda: path.exists() and path.read_text().count("\n") >= (2 if path.suffix == ".stamps" else 1)
 
 
+def changed(statements: str) -> tuple[str, ...]:
+    """The command line after these Python statements: to have it fail where the system cannot be made to."""
+    script = f"import sys; from interlock.cli.main import main\n{statements}\nsys.exit(main(sys.argv[1:]))"
+    return sys.executable, "-c", script
+
+
+@contextlib.contextmanager
+def full_pipe() -> Iterator[tuple[int, int]]:
+    """A pipe that nobody reads and that has no room left: the end to read from, the end to write to, which blocks."""
+    read, write = os.pipe()
+    try:
+        os.set_blocking(write, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(write, b"." * 4096)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(write, b".")
+        os.set_blocking(write, True)
+        yield read, write
+    finally:
+        os.close(read)
+        os.close(write)
+
+
 class Background:
     """`interlock run …` under way, in a session of its own. At the end of the block it and all below it is dead."""
 
-    def __init__(self, *arguments: str, stdin: int | None = subprocess.DEVNULL, **env: str) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        stdin: int | None = subprocess.DEVNULL,
+        stdout: int = subprocess.PIPE,
+        stderr: int = subprocess.PIPE,
+        program: Sequence[str] = COMMAND,
+        **env: str,
+    ) -> None:
         self._popen = subprocess.Popen(
-            [sys.executable, "-c", PLAIN, *COMMAND, "run", *arguments],
+            [sys.executable, "-c", PLAIN, *program, "run", *arguments],
             env=environment(**env),
             stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=stdout,
+            stderr=stderr,
             start_new_session=True,
         )
         self.pid = self._popen.pid
@@ -114,7 +148,7 @@ class Background:
     def end(self) -> tuple[int, str, str]:
         """Wait for it: exit code, stdout, stderr."""
         out, err = self._popen.communicate(timeout=PATIENCE)
-        return self._popen.returncode, out.decode(), err.decode()
+        return self._popen.returncode, (out or b"").decode(), (err or b"").decode()
 
     def running(self) -> bool:
         return self._popen.poll() is None
@@ -135,6 +169,7 @@ class Screen:
 
     def __init__(self, *command: str, **env: str) -> None:
         self._ours, theirs = os.openpty()
+        self._path = os.ttyname(theirs)
         self._popen = subprocess.Popen(
             [sys.executable, "-c", ON_TERMINAL, *command],
             env=environment(**env),
@@ -150,6 +185,14 @@ class Screen:
 
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
+
+    def stopped(self) -> bool:
+        """Whether Ctrl-S was typed and has taken effect: nothing can be written."""
+        terminal = os.open(self._path, os.O_RDWR | os.O_NOCTTY)
+        try:
+            return not select.select([], [terminal], [], 0)[1]
+        finally:
+            os.close(terminal)
 
     def shows(self, text: str) -> bool:
         """Whether the program has written this by now."""

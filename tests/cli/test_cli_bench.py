@@ -102,7 +102,7 @@ def test_a_file_is_left_as_it_was(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_prefix_for_those_with_access_rules(run: Run) -> None:
-    rule = "bench on >s3cret ~app:* ~interlock:{app:* resetchannels +@all"
+    rule = "bench on >s3cret ~app:* ~interlock:{app:* resetchannels &interlock:* +@all"
     with Node(users=["default off", rule]) as node:
         url = f"redis://bench:s3cret@{node.host}:{node.port}"
         refused = run("bench", *SHORT, env={"INTERLOCK_URL": url})

@@ -33,7 +33,8 @@ def imported_by(*arguments: str) -> tuple[int, set[str]]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["version"], ["--version"], ["--help"], ["status", "--help"], ["demo", "--help"], ["sim", "--help"]]
+    "arguments",
+    [["version"], ["--version"], ["--help"], ["status", "--help"], ["demo", "--help"], ["sim", "--help"], ["quorum", "--help"]],
 )
 def test_what_needs_no_store_loads_none(arguments: list[str]) -> None:
     code, modules = imported_by(*arguments)
@@ -61,7 +62,7 @@ def test_main_returns_its_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Distributed locks" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", ["status", "demo", "sim", "version"])
+@pytest.mark.parametrize("verb", ["status", "quorum", "demo", "sim", "version"])
 def test_every_verb_has_help_with_an_example(run: Run, verb: str) -> None:
     done = run(verb, "--help")
     assert (done.returncode, done.stderr) == (0, "")

@@ -36,6 +36,10 @@ def free(url: str, name: str = "job") -> bool:
         return not client.inspect(name).held
 
 
+def cpu_ticks(pid: int) -> int:
+    return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+
+
 def stubborn(tmp_path: Path, name: str = "a") -> tuple[list[str], Path, Path]:
     """A command that only SIGKILL ends, and its two files."""
     files = tmp_path / f"{name}-command.stamps", tmp_path / f"{name}-grandchild.stamps"
@@ -162,6 +166,9 @@ def test_on_lost_warn_lets_it_run(valkey_node: Node, tmp_path: Path) -> None:
         valkey_node.command("SET", "job", "stranger")
         time.sleep(1.5)
         assert job.running()
+        used = cpu_ticks(job.pid)
+        time.sleep(1.0)
+        assert cpu_ticks(job.pid) - used < 8, "there is nothing to do, of a hundred ticks"
         over.touch()
         assert job.end() == (79, "finished\n", "interlock: lost job (taken); the command goes on (--on-lost warn)\n")
 
@@ -241,16 +248,20 @@ def test_standby_waits_for_the_store_and_starts_again_after_a_loss(
     proxy.refuse()
     starts = tmp_path / "starts"
     script = f"echo $INTERLOCK_FENCE >> {starts}; [ $(wc -l < {starts}) -lt 2 ] || exit 5; sleep 100"
-    with Background("job", *SHORT, "--standby", "--url", proxy.url, "--", "sh", "-c", script) as job:
-        time.sleep(1.0)
-        assert job.running()
+    words = tmp_path / "stderr"
+    with (
+        words.open("wb") as file,
+        Background("job", *SHORT, "--standby", "--url", proxy.url, "--", "sh", "-c", script, stderr=file.fileno()) as job,
+    ):
+        until(lambda: "Standing by" in words.read_text(), "it to stand by")
         proxy.heal()
         until(written(starts))
         proxy.blackhole()
         until(lambda: not any(children(job.warden)), "the command to be stopped")
         assert job.running()
         proxy.heal()
-        code, out, err = job.end()
+        code, out, _ = job.end()
+    err = words.read_text()
     assert (code, out) == (5, "")
     first, second = map(int, starts.read_text().split())
     assert first < second
@@ -331,7 +342,7 @@ def test_what_cannot_be_killed_keeps_the_lock(valkey_node: Node, tmp_path: Path)
     pid = tmp_path / "pid"
     script = (
         "import sys; from interlock.cli.run import tree, warden; from interlock.cli.main import main\n"
-        "warden.DYING = 0.2; tree.tell = lambda *_, **__: None; sys.exit(main(sys.argv[1:]))"
+        "warden.DYING = 0.2; tree.tell = tree._chase = lambda *_, **__: None; sys.exit(main(sys.argv[1:]))"
     )
     process = subprocess.Popen(
         [PYTHON, "-c", script, "run", "job", *SHORT, "--", "sh", "-c", f"echo $$ > {pid}; exec sleep 100"],
@@ -405,15 +416,35 @@ def test_a_warden_that_stands_still_does_not_keep_the_command_alive(
     assert max(stamps(mine)[1][-1], stamps(grandchild)[1][-1]) < began
 
 
+@pytest.mark.parametrize(("stopped", "killed"), [("runner", "warden"), ("warden", "runner")])
+def test_one_is_stopped_and_the_other_killed(url: str, tmp_path: Path, stopped: str, killed: str) -> None:
+    """The kernel continues the one that is stopped, and it does what is to be done."""
+    command, mine, grandchild = stubborn(tmp_path)
+    heir_command, heir, _ = stubborn(tmp_path, "heir")
+    with Background("job", "--ttl", "3s", "--grace", "400ms", "--url", url, "--", *command) as job:
+        until(lambda: written(mine)() and written(grandchild)(), "both to write")
+        pids = {"runner": job.pid, "warden": job.warden}
+        with Background("job", *SHORT, "--url", url, "--", *heir_command) as next_one:
+            os.kill(pids[stopped], signal.SIGSTOP)
+            os.kill(pids[killed], signal.SIGKILL)
+            until(written(heir), "the next one to begin")
+            began = stamps(heir)[1][0]
+            next_one.send(signal.SIGKILL)
+        assert not alive(stamps(mine)[0])
+        assert not alive(stamps(grandchild)[0])
+    assert max(stamps(mine)[1][-1], stamps(grandchild)[1][-1]) < began
+
+
 def test_both_are_killed_and_the_kernel_ends_the_command(url: str, tmp_path: Path) -> None:
     command, mine, grandchild = stubborn(tmp_path)
     with Background("job", "--url", url, "--", *command) as job:
         until(lambda: written(mine)() and written(grandchild)(), "both to write")
+        for pid in (job.pid, job.warden):  # neither shall act
+            os.kill(pid, signal.SIGSTOP)
         warden = job.warden
-        job.send(signal.SIGSTOP)  # it shall not act
+        job.send(signal.SIGKILL)  # which would continue the warden in a moment
         os.kill(warden, signal.SIGKILL)
         until(lambda: not alive(stamps(mine)[0]), "the kernel")
-        job.send(signal.SIGKILL)
         # What is not promised: docs/run.md says so.
         assert alive(stamps(grandchild)[0])
         os.kill(stamps(grandchild)[0], signal.SIGKILL)

@@ -128,7 +128,7 @@ def test_what_strangers_write_does_not_steer_the_terminal(run: Run, node: Node) 
     assert "\\x1b[31mhost\\n:1" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["", "   ", "a\x07", "a{b}", "x" * 600])
+@pytest.mark.parametrize("name", ["", "   ", "a\x07", "a{b}", "x" * 600, "interlock:roll"])
 def test_a_name_that_no_lock_can_have(run: Run, node: Node, name: str) -> None:
     done = run("status", name, "--url", node.url)
     assert done.returncode == 64

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from interlock.core import renewal
-from interlock.core.lease import DRIFT_RATE, FIXED, Hold, Policy, deadline, margin
+from interlock.core.lease import DRIFT_RATE, FIXED, Hold, Policy, deadline, drift, margin
 from interlock.core.renewal import Step, plan
 
 ttls = st.floats(0.05, 86_400)
@@ -69,6 +69,33 @@ def test_a_renewed_lease_is_looked_at_again_in_a_third_of_its_ttl(ttl: float, ji
     at = renewal.first_look(hold, jitter)
     assert START + ttl * 0.2 < at <= START + ttl / 3
     assert step(hold, at) is Step.RENEW
+
+
+@given(st.floats(0.01, 7 * 86_400), st.floats(0, 0.4), st.floats(0, 0.999), st.floats(0, 0.2))
+def test_between_two_renewals_is_a_pause_whatever_the_drift(ttl: float, rate: float, jitter: float, took: float) -> None:
+    """All that a client may be given: an idle lease is asked for three to five times while it lasts, not without end."""
+    assume(ttl > 2 * drift(ttl, rate))  # others are refused: see `checks.ttl`
+    hold = Hold("x", "token", ttl, 7, deadline(START, ttl, rate), rate, START, Policy())
+    hold.kept = True
+    now, before, usable = START, START, ttl - drift(ttl, rate)
+    for _ in range(20):
+        now = renewal.first_look(hold, jitter)
+        for _ in range(5):
+            what, look_at = plan(hold, now, rate)
+            if what is Step.RENEW:
+                break
+            assert what is Step.WAIT
+            assert look_at > now
+            now = look_at
+        assert what is Step.RENEW
+        slack = 1e-6 + abs(now) * 1e-12
+        assert now - before >= usable / 5 - slack, "no pause"
+        assert now - before <= usable / 3 + slack
+        assert plan(hold, before + usable / 5 - slack, rate)[0] is Step.WAIT, "nor does it go along with others before that"
+        before = now
+        hold.renewed(now, ttl)
+        now += took * usable
+        assert plan(hold, before, rate)[0] is Step.WAIT
 
 
 @pytest.mark.parametrize("ended", ["released", "dropped", "told"])

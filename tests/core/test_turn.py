@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.core.turn import Served, Turn, granted_at
+from interlock.core.turn import Served, Turn
 
 
 def test_a_quorum_of_equal_announcements_is_a_grant() -> None:
@@ -49,8 +49,3 @@ def test_what_is_kept_counts_for_hope_only() -> None:
     turn.told(2, Served(12, 3.0, 5.0), 11)
     assert turn.hopeful
     assert turn.granted() is None
-
-
-def test_a_grant_is_never_taken_for_younger_than_it_can_be() -> None:
-    assert granted_at(announced_at=110.0, answered_at=100.0, sent_at=1.0, rate=0.01) == pytest.approx(10.9)
-    assert granted_at(announced_at=90.0, answered_at=100.0, sent_at=1.0, rate=0.01) == pytest.approx(-9.1)

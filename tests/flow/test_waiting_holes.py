@@ -62,7 +62,7 @@ async def true(check: Callable[[], Any], within: float = SOON) -> None:
 
 
 async def in_line(client: Any, number: int = 1) -> None:
-    await true(lambda: sum(waiter.clock is not None for waiter in client._site.gate.in_line.values()) == number)
+    await true(lambda: sum(waiter.after is not None for waiter in client._site.gate.in_line.values()) == number)
 
 
 class Slow:

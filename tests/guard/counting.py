@@ -85,7 +85,7 @@ def _answer(requests: bytes) -> bytes:
     while lines[at].startswith(b"*"):
         words = lines[at + 2 : at + 2 * int(lines[at][1:]) + 1 : 2]
         claim = words[2] == b"2"  # it names two keys, a release three
-        said += b"*4\r\n:1\r\n:246000000000000\r\n:1790000000000000\r\n" if claim else b"*3\r\n:1\r\n:0\r\n"
+        said += b"*3\r\n:1\r\n:246000000000000\r\n" if claim else b"*3\r\n:1\r\n:0\r\n"
         said += b"$%d\r\n%b\r\n" % (len(words[-1]), words[-1])
         at += 2 * len(words) + 1
     return said
@@ -120,6 +120,8 @@ class _Transport:
 
     def is_closing(self) -> bool:
         return False
+
+    def get_extra_info(self, name: str) -> None: ...
 
     def close(self) -> None:
         asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)

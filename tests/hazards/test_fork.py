@@ -16,12 +16,13 @@ from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import trustme
 
 import interlock
-from interlock.testing import Node
+from interlock.testing import FaultProxy, Node
 from interlock.testing.nodes import TLS
 
 from .support import LIMIT, Worker, scaled
@@ -112,7 +113,7 @@ def fork():
     os.kill(os.getpid(), signal.SIGKILL)
 
 def in_line(client):
-    return any(waiter.clock for waiter in client._site.gate.in_line.values())
+    return any(waiter.after is not None for waiter in client._site.gate.in_line.values())
 
 async def tasks():
     client = interlock.AsyncClient(url)
@@ -223,3 +224,294 @@ print("open in the child:", os.waitstatus_to_exitcode(os.wait()[1]), "after that
 def test_what_is_put_away_for_a_fork_stays_so_through_another() -> None:
     done = subprocess.run([sys.executable, "-c", PUT_AWAY], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout == "first open: False\nopen in the child: 0 after that: 2\n"
+
+
+# --- what a fork waits for ------------------------------------------------------------------------------------------------
+
+TOGETHER = """
+import fcntl, os, sys, threading, time
+import interlock
+from interlock.runtime import forks
+
+offered = []
+
+class Stuck:
+    def suspend(self, within):
+        offered.append(within)
+        time.sleep(within)
+        return False
+
+    def resume(self):
+        raise AssertionError
+
+stuck = [Stuck() for _ in range(5)]
+for one in stuck:
+    forks.guard(one)
+forks.PATIENCE = 0.4
+if not os.fork():
+    os._exit(0)
+os.wait()
+assert len(offered) == 5 and min(offered) >= 0 and sum(offered) <= 0.45, offered
+stuck.clear()
+
+clients, gates = [], []
+for number in range(5):  # each has its file open, and somebody is inside its gate
+    path = f"{sys.argv[1]}/{number}.db"
+    clients.append(interlock.Client(f"sqlite://{path}"))
+    clients[-1].lock("a").acquire().release()
+    gates.append(open(path + "-gate"))
+    fcntl.flock(gates[-1], fcntl.LOCK_EX)
+begin = time.monotonic()
+if not os.fork():
+    os._exit(0)
+took = time.monotonic() - begin
+os.wait()
+assert took < 2.5, took  # a second for each, or two, would be five or ten
+for gate in gates:
+    fcntl.flock(gate, fcntl.LOCK_UN)
+for client in clients:
+    client.lock("a").acquire(timeout=5).release()
+print("goes on")
+"""
+
+
+def test_a_fork_waits_for_all_clients_together_not_for_each(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TOGETHER, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "goes on\n", done.stderr
+
+
+# --- what a child closes --------------------------------------------------------------------------------------------------
+
+# The parent has every kind of descriptor: idle connections, one on which a thread waits for an answer, an inbox, connections
+# that are being made, bells. The child becomes a daemon: closes all, opens files, and goes on with what it has.
+DAEMON = """
+import asyncio, gc, os, signal, stat, sys, threading, time, warnings
+import interlock
+
+colour, url, slow, folder = sys.argv[1:]
+warnings.simplefilter("error")
+LIMIT = 64
+box = {}
+
+def descriptors():
+    kinds = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            mode = os.fstat(int(name)).st_mode
+        except OSError:
+            continue
+        if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
+            kinds[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return kinds
+
+def child(before):
+    mine = {n: what for n, what in descriptors().items() if n not in before}
+    wrong = []
+    if mine:
+        wrong.append(f"the child has {mine}")
+    os.closerange(3, LIMIT)
+    files = []
+    while True:
+        file = os.open(f"{folder}/{len(files)}.txt", os.O_RDWR | os.O_CREAT)
+        if file >= LIMIT:
+            os.close(file)
+            break
+        files.append(file)
+    use(wrong)
+    box.clear()
+    gc.collect()
+    use(wrong)
+    for number, file in enumerate(files):
+        try:
+            os.write(file, b"%d" % number)
+            os.lseek(file, 0, os.SEEK_SET)
+            if os.read(file, 1000) != b"%d" % number:
+                wrong.append(f"file {number} has something else in it")
+        except OSError as error:
+            wrong.append(f"file {number}: {error}")
+    return wrong
+
+def use(wrong):
+    client = box.get("client")
+    if colour == "blocking" and client is not None:
+        with client.lock("child", timeout=5):
+            pass
+        client.close()
+    elif colour == "asyncio":
+        async def main():
+            async with interlock.AsyncClient(url) as client, client.lock("child", timeout=5):
+                pass
+        asyncio.run(main())
+
+def fork(before):
+    pid = os.fork()
+    if not pid:
+        try:
+            wrong = child(before)
+        except BaseException as error:
+            wrong = [repr(error)]
+        print(f"child {wrong}", flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+def blocking():
+    before = descriptors()
+    client = box["client"] = interlock.Client(url, request_timeout=10)
+    late = box["late"] = interlock.Client(slow, request_timeout=10)
+    late.inspect("x")
+    with client.lock("mine", ttl=30) as lease, interlock.Client(url) as other:
+        theirs = other.lock("theirs", ttl=30).acquire()
+        waiting = threading.Thread(target=lambda: client.lock("theirs").acquire(timeout=20).release())
+        waiting.start()
+        while not any(waiter.clock for waiter in client._site.gate.in_line.values()):
+            time.sleep(0.01)
+        print("dark", flush=True)
+        sys.stdin.readline()
+        asking = [threading.Thread(target=late.inspect, args=("x",)) for _ in range(3)]  # one connection is idle: two connect
+        for thread in asking:
+            thread.start()
+        if slow == url:
+            for thread in asking:
+                thread.join()
+        else:  # a bell that a thread is about to close at the very moment of the fork is nobody's in the child
+            while len(late._site.backend._transport._hellos) < 2:
+                time.sleep(0.01)
+        print("asked", flush=True)
+        sys.stdin.readline()
+        fork(before)
+        print("light", flush=True)
+        sys.stdin.readline()
+        for thread in asking:
+            thread.join()
+        assert client.inspect("mine").fence == lease.fence
+        theirs.release()
+        waiting.join()
+    box.clear()
+    client.close()
+    late.close()
+
+async def tasks():
+    before = descriptors()
+    client = box["client"] = interlock.AsyncClient(url, request_timeout=10)
+    late = box["late"] = interlock.AsyncClient(slow, request_timeout=10)
+    await late.inspect("x")
+    async with client.lock("mine", ttl=30) as lease, interlock.AsyncClient(url) as other:
+        theirs = await other.lock("theirs", ttl=30).acquire()
+        async def wait():
+            await (await client.lock("theirs").acquire(timeout=20)).release()
+        waiting = asyncio.create_task(wait())
+        while not any(waiter.clock for waiter in client._site.gate.in_line.values()):
+            await asyncio.sleep(0.01)
+        print("dark", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        newcomer = interlock.AsyncClient(slow, request_timeout=10)  # it connects
+        asking = [asyncio.create_task(one.inspect("x")) for one in [late, late, newcomer]]
+        while newcomer._site.backend._transport._connecting is None and slow != url:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.1)
+        print("asked", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        fork(before)
+        print("light", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        await asyncio.gather(*asking)
+        assert (await client.inspect("mine")).fence == lease.fence
+        await theirs.release()
+        await waiting
+    box.clear()
+    for one in (client, late, newcomer):
+        await one.close()
+
+if colour == "asyncio":
+    asyncio.run(tasks())
+else:
+    blocking()
+print("parent []", flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["valkey", "tls", "unix"])
+@pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+def test_a_daemon_keeps_its_files_and_the_parent_its_connections(
+    colour: str, kind: str, places: Callable[[str, int], str], valkey_node: Node, tmp_path: Path
+) -> None:
+    """Every copy of a connection is closed at the fork: later its number would be that of a file of the daemon's."""
+    url = places(kind, 14) if kind != "unix" else f"{valkey_node.unix_url}?db=14"
+    port = urlsplit(url).port or valkey_node.port
+    (tmp_path / "files").mkdir()
+    with FaultProxy(port) as proxy:
+        slow = url.replace(f":{port}/", f":{proxy.port}/") if kind == "valkey" else url  # the proxy does not speak TLS
+        program = [sys.executable, "-c", DAEMON, colour, url, slow, str(tmp_path / "files")]
+        with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+            try:
+                assert parent.stdin is not None
+                assert parent.stdout is not None
+                said = []
+                for line in parent.stdout:
+                    said.append(line.strip())
+                    if said[-1] == "dark":
+                        proxy.blackhole()
+                    elif said[-1] == "light":
+                        proxy.heal()
+                    if said[-1] in ("dark", "asked", "light"):
+                        parent.stdin.write("\n")
+                        parent.stdin.flush()
+                assert parent.wait(30) == 0
+            finally:
+                parent.kill()
+    assert said == ["dark", "asked", "child []", "light", "parent []"]
+
+
+AMID = """
+import os, signal, sys
+import interlock
+
+client = interlock.Client(sys.argv[1], request_timeout=20, ttl=60)
+client.inspect("x")
+child = None
+
+def fork(*_):
+    global child
+    child = os.fork()
+
+signal.signal(signal.SIGALRM, fork)
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    lease = client.lock("x").acquire(timeout=0)
+except interlock.InterlockError as error:
+    print("child" if child == 0 else "parent", type(error).__name__, flush=True)
+    os._exit(0)
+if child == 0:
+    print("child has it", flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print("parent", lease.state, lease.release(), flush=True)
+"""
+
+
+def test_a_signal_handler_that_forks_amid_a_request_leaves_it_to_the_parent(valkey_node: Node) -> None:
+    """The child comes back from the handler into the middle of the request. It must neither hear the answer nor undo it."""
+    with FaultProxy(valkey_node.port) as proxy:
+        program = [sys.executable, "-c", AMID, proxy.url]
+        with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+            try:
+                assert parent.stdin is not None
+                assert parent.stdout is not None
+                assert parent.stdout.readline() == "ready\n"
+                proxy.blackhole("replies")
+                parent.stdin.write("\n")
+                parent.stdin.flush()
+                until = time.monotonic() + 20
+                while not valkey_node.command("EXISTS", "x"):
+                    assert time.monotonic() < until
+                    time.sleep(0.01)
+                parent.send_signal(signal.SIGALRM)
+                assert parent.stdout.readline() == "child UsageError\n"
+                assert valkey_node.command("EXISTS", "x") == 1
+                proxy.heal()
+                assert parent.stdout.readline() == "parent held True\n"
+            finally:
+                parent.kill()

@@ -375,7 +375,7 @@ def test_many_locks_and_waiters_share_two_connections(valkey_node: Node) -> None
                         served += 1
 
                 tasks = [asyncio.create_task(work(n)) for n in range(names) for _ in range(each)]
-                while len(gate.in_line) < names or any(one.clock is None for one in gate.in_line.values()):
+                while len(gate.in_line) < names or any(one.after is None for one in gate.in_line.values()):
                     await asyncio.sleep(0.02)
                 more, channels = connections() - before, node.command("PUBSUB", "CHANNELS", "interlock:*")
                 began = now()

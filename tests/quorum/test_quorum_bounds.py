@@ -31,9 +31,9 @@ class Slow(MemoryBackend):
         if self.delay >= within:
             raise Unavailable("late", backend=self.address, cause="timeout")
 
-    async def roll(self, within: float, mark: bool = False) -> Any:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0) -> Any:
         await self._takes_its_time(within)
-        return await super().roll(within, mark)
+        return await super().roll(within, mark, window)
 
     async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
         await self._takes_its_time(within)
@@ -129,9 +129,10 @@ def test_the_first_question_takes_no_longer_than_any_other(case: str) -> None:
     async def body() -> None:
         runtime, within = AsyncioRuntime(), 1.0
         members = nodes(5 if case == "one forgot, one hangs" else 3, runtime)
+        listed = tuple(sorted(member.address for member in members))
         if case == "one forgot, one hangs":
             for member in members[1:]:
-                await member.enroll(Roll(10.0, 5, 0), (await member.roll(9.0, True)).loss, 9.0)
+                await member.enroll(Roll(listed, 5, 5), (await member.roll(9.0, True)).loss, 9.0)
             members[4].delay = inf
         elif case == "all are slow and new":
             for member in members:

@@ -112,8 +112,8 @@ with open(journal, "a") as file:
 
 @pytest.fixture
 def persistent() -> Iterator[list[Node]]:
-    # Written before each reply, so a kill loses nothing; synced once a second, since no power is cut here.
-    nodes = start_nodes(5, persist=True, config=["appendfsync everysec"])
+    # On disk before each reply: a node that could have lost something would have to wait after each kill.
+    nodes = start_nodes(5, persist=True)
     yield nodes
     stop_nodes(nodes)
 
@@ -292,8 +292,6 @@ def test_without_the_gate_two_holders_appear(three: list[Node], monkeypatch: pyt
         self._open_yet = True
 
     monkeypatch.setattr(RedisBackend, "vote", ungated)
-    for node in three:
-        node.command("HSET", "interlock:roll", "longest", "500", "high", "0", "seed", "0")
     monkeypatch.setattr("interlock.backends.electorate.Electorate.prepare", at_once)
     overlaps = 0
     for turn in range(6):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 import time
 import warnings
@@ -386,7 +387,7 @@ def test_connecting_to_a_frozen_node_keeps_no_other_waiting(colour: str) -> None
 def test_few_threads_wait_for_a_node_that_does_not_say_hello(fresh_node: Callable[..., Node]) -> None:
     node = fresh_node(password="secret")
     member: Any = open_backend(node.url, BlockingRuntime())
-    member.elect()
+    member.elect([node.url])
     node.pause()
     began, errors = time.monotonic(), []
 
@@ -722,21 +723,21 @@ def test_status_and_the_log_say_which_node_waits_and_for_how_long(
             stranger = await kit.client().inspect("x")  # as `interlock status` does: a client that has just come
             assert stranger.held
             assert stranger.votes[3].verdict == "quarantined"
-            assert "waited 30.3 s" in stranger.votes[3].detail
+            assert "waited 30." in stranger.votes[3].detail
             for _ in range(20):  # until its vote has been heard: it may be late
                 await client.lock("y", ttl=5).try_acquire()
-                if caplog.records:
+                if len(caplog.records) == 2:
                     break
-                await kit.sleep(0.02)
-            (record,) = caplog.records
-            assert record.event == "quarantined"  # type: ignore[attr-defined]
-            assert record.node == five[3].url  # type: ignore[attr-defined]
-            assert "no vote for 30.3 s" in record.getMessage()
+                await kit.sleep(0.1)
+            first, second = caplog.records
+            assert (first.event, first.node) == ("quarantined", five[3].url)  # type: ignore[attr-defined]
+            assert (second.event, second.node) == ("waits", five[3].url)  # type: ignore[attr-defined]
+            assert re.search(r"no vote for another (28|29|30)\.\d s", second.getMessage())
             vote = (await client.inspect("x")).votes[3]
             assert vote.verdict == "quarantined"
-            assert "votes again in 30." in vote.detail or "votes again in 29." in vote.detail
+            assert re.search(r"votes again in (28|29|30)\.", vote.detail)
 
-    with caplog.at_level(logging.WARNING, "interlock"):
+    with caplog.at_level(logging.INFO, "interlock"):
         run_body(body, urls(five), colour)
 
 

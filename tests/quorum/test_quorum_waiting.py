@@ -533,7 +533,7 @@ def test_a_minority_is_a_hint_and_a_quorum_is_a_grant(desk: Desk) -> None:
     claim = ticket(waiter, "w", 1)
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)
     run(holder._members[0].release("x", token("h"), 5.0))
-    assert hear(waiter) == [Announced("x", claim.token, 0, 0.0, 0.0)], "after a moment"
+    assert hear(waiter) == [Announced("x", claim.token, 0, 0.0, -inf)], "after a moment"
     run(holder._members[1].release("x", token("h"), 5.0))
     run(holder._members[2].release("x", token("h"), 5.0))
     (announced,) = hear(waiter)
@@ -667,7 +667,7 @@ def test_what_is_announced_to_somebody_who_has_left_is_passed_on_once(desk: Desk
         assert run(waiter.release("x", claim.token, 5.0)) is True
         if forgotten:  # much later; or its release did not get through
             waiter._left.clear()
-        strays = [Announced("x", claim.token, 0, 0.0, 0.0)] if forgotten else []
+        strays = [Announced("x", claim.token, 0, 0.0, -inf)] if forgotten else []
         assert hear(waiter) == strays, "its release has passed it on; later, the hub does"
         assert run(waiter.inspect("x", 5.0)).held is False
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from interlock import Unavailable
 from interlock.runtime.aio import AsyncioRuntime
 from interlock.runtime.base import now
 from interlock.runtime.blocking import Abandoned, BlockingRuntime, Wait, run
@@ -85,12 +86,28 @@ def test_it_is_over_when_all_have_ended_and_an_error_is_an_outcome(light: bool) 
     async def body(runtime: AsyncioRuntime, light: bool) -> None:
         notes: list[str] = []
         work, told = runners(notes, 2), {}
-        error = KeyError("mine")
+        error = Unavailable("mine", backend="", cause="timeout")
         work[0].future.set_exception(error)
         soon(work[1])
         await runtime.race([one() for one in work], lambda index, outcome: bool(told.update({index: outcome})), light=light)
         assert told == {0: error, 1: 1}
         await runtime.race([], lambda *_: False, light=light)
+
+    in_a_loop(body, light)
+
+
+@LIGHT
+def test_what_a_signals_handler_raises_is_no_outcome(light: bool) -> None:
+    """A time limit that strikes while one node is asked is not that node's answer: the race raises it."""
+
+    async def body(runtime: AsyncioRuntime, light: bool) -> None:
+        notes: list[str] = []
+        work, told = runners(notes, 2), []  # type: ignore[var-annotated]
+        work[0].future.set_exception(TimeoutError("time is up"))
+        with pytest.raises(TimeoutError, match="time is up"):
+            await runtime.race([one() for one in work], lambda *outcome: bool(told.append(outcome)), light=light)
+        assert not told
+        assert "1 is interrupted" in notes
 
     in_a_loop(body, light)
 

@@ -43,6 +43,9 @@ def world() -> Iterator[World]:
         yield world
 
 
+NAMES = ("node0", "node1", "node2")
+
+
 def take(world: World, client: Client, ttl: float = TTL) -> Hold | None:
     """Ask once, and let at least 50 ms pass."""
     results: list[Hold | None] = []
@@ -71,17 +74,18 @@ def forgets(world: World, number: int) -> None:
 
 
 def notice(world: World, *clients: Client) -> None:
-    """Have them use it until they know which memory node 0 has lost."""
+    """Have them use it until they know which memory node 0 has lost, and how long to wait for that."""
     for client in clients:
         node = cast(QuorumBackend, client.site.backend).nodes[0]
         for _ in range(20):
-            if node.quarantine is None or not node.quarantine.loss:
+            if node.quarantine is None or node.quarantine.until == inf:
                 use(world, client)
         assert node.quarantine is not None
+        assert node.quarantine.until < inf
 
 
 def test_a_birth_that_was_interrupted_goes_on(world: World) -> None:
-    for node, roll in zip(world.nodes, (None, None, Roll(0.0, 0, 0)), strict=True):
+    for node, roll in zip(world.nodes, (None, None, Roll(NAMES)), strict=True):
         node.memory.roll = roll  # whoever enrolled them got no further than the last
     assert take(world, world.clients[0]) is not None
     assert all(node.memory.roll is not None for node in world.nodes)
@@ -92,7 +96,7 @@ def test_nodes_that_forgot_are_not_taken_for_new_because_of_one_that_is(world: W
     use(world, alice)
     assert take(world, alice) is not None
     forgets(world, 0)
-    world.nodes[1].memory.roll = Roll(0.0, 0, 0)
+    world.nodes[1].memory.roll = Roll(NAMES)
     assert take(world, bob) is None
     assert world.nodes[0].memory.roll is None
 
@@ -107,11 +111,11 @@ def test_silence_is_not_taken_for_a_loss_of_memory(world: World) -> None:
     world.nodes[2].thaw()
     assert bobs is not None
     forgets(world, 0)
-    notice(world, carol)  # and she waits
-    world.kernel.run(world.kernel.now + 1.5 * TTL)
     for node in world.nodes[1:]:
         node.frozen = True
-    use(world, carol)
+    for _ in range(5):
+        use(world, carol)
+        world.kernel.run(world.kernel.now + 0.5 * TTL)
     for node in world.nodes[1:]:
         node.thaw()
     for _ in range(20):
@@ -134,6 +138,7 @@ def test_a_node_that_forgot_waits(world: World) -> None:
 def test_a_node_that_forgets_again_waits_again(world: World) -> None:
     alice, bob, carol = world.clients
     use(world, alice, bob, carol)
+    assert take(world, bob) is not None  # something that it may forget
     forgets(world, 0)
     notice(world, alice, bob, carol)  # all of them, and wait
     world.kernel.run(world.kernel.now + 1.5 * TTL)

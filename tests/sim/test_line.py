@@ -54,6 +54,18 @@ def serve(node: Node, client: Client) -> None:
     node.frozen, node.queue = True, [entry for entry in queue if entry[0]._link.process is not client.process]
 
 
+def settle(world: World, client: Client, line: QuorumLine) -> None:
+    """Have it use the cluster until it knows every node."""
+    for number in range(20):
+        if line.electorate.settled():
+            return
+        claim = Claim("warm", f"warm {number}", 1.0)
+        if isinstance(done(world, client, line.claim(claim, 0.2)), Granted):
+            done(world, client, line.release(claim.name, claim.token, 0.2))
+        pass_time(world, 1.1)
+    raise AssertionError("it does not settle")
+
+
 def bobs_nodes(world: World) -> list[Node]:
     return [node for node in world.nodes if node.holds().get("x") == BOBS.token]
 
@@ -66,6 +78,7 @@ def an_old_announcement() -> None:
         hold = take(world, alice, 20.0)
         assert hold is not None
         done(world, bob, line.open_inbox(0.2))
+        settle(world, bob, line)
         assert isinstance(done(world, bob, line.claim(BOBS, 0.2)), Refused)
         heard = begin(bob, line.hear(bob.runtime.now() + 5))
         (ear,) = (wire for wire in bob.links[0].wires if isinstance(wire, Ear) and not wire.gone)
@@ -130,6 +143,7 @@ def a_young_request_on_an_old_connection() -> None:
         line = cast(QuorumLine, bob.site.backend)
         member, stuck = cast(Any, line.nodes[2].member), list[Any]()
         done(world, bob, line.open_inbox(0.2))
+        settle(world, bob, line)
         zero, one, two = world.nodes
         zero.memory.held["x"] = one.memory.held["x"] = Held("a stranger", 1, inf)
         done(world, bob, member.inspect("y", 0.2))

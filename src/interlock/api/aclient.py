@@ -1,8 +1,10 @@
-"""The asyncio face: AsyncClient, AsyncLock, AsyncLease. `client` is its twin; a test keeps them alike."""
+"""The asyncio face: AsyncClient, AsyncLock, AsyncLease. `client` is its twin; a test keeps them alike.
+
+A little long because it says all that its twin says, and stops the bodies of blocks as well.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import wraps
@@ -14,14 +16,17 @@ from ..core.checks import Duration
 from ..core.claim import Entry
 from ..core.lease import Hold
 from ..core.renewal import Keeping
-from ..errors import LeaseLost
+from ..errors import InterlockError, LeaseLost
 from ..flow import acquire as acquiring
 from ..flow import hold as holding
+from ..flow.closing import close
 from ..flow.keep import Keeper
+from ..flow.loss import lost
 from ..flow.site import Site
-from ..flow.wait import dismiss
-from ..runtime.aio import AsyncioRuntime, Leash
-from .base import BaseLease, Entered
+from ..runtime.aio import AsyncioRuntime
+from ..runtime.aio_leash import Leashes, current_task
+from .base import BaseLease
+from .blocks import Block, Entered, entering, leaving
 from .options import UNSET, Callback, Options, Settings, Unset, opened, where
 
 P = ParamSpec("P")
@@ -35,18 +40,17 @@ class AsyncLease(BaseLease):
     """
 
     __slots__ = ()
-    _leash: Leash | None
+    _leashes: Leashes | None
 
-    def _enter(self) -> None:
-        """A block begins: from now on a loss cancels its task."""
-        hold, now = self._hold, self._site.runtime.now
-        if self._leash is None:
-            self._leash = Leash(lambda: hold.tell_at, lambda: holding.run_out(hold, now()))
-            hold.watch(self._told)
-
-    def _told(self, what: str) -> None:
-        if what == "lost" and self._leash is not None:
-            self._leash.pull()
+    def _enter(self, block: Block | None) -> None:
+        """A block begins: from now on a loss cancels its task, and those of other blocks on the same lease."""
+        hold, site, now = self._hold, self._site, self._site.runtime.now
+        if self._leashes is None:
+            self._leashes = Leashes(lambda: hold.tell_at, lambda: holding.run_out(site, hold, now()))
+            hold.watch(self._leashes.told)  # not of ours: the hold would keep a lease that nobody has any more
+        leash = self._leashes.enter()
+        if block is not None:
+            block.ties(leash)
 
     async def extend(self, ttl: Duration | None = None) -> None:
         """Set what is left of the lease to `ttl` seconds, by default to its own ttl. Renewal goes on with that ttl.
@@ -55,7 +59,7 @@ class AsyncLease(BaseLease):
         stands as `remaining()` says.
         """
         try:
-            period = self._hold.wanted if ttl is None else checks.ttl(ttl)
+            period = self._hold.wanted if ttl is None else checks.ttl(ttl, self._site.drift)
             await holding.extend(self._site, self._hold, period, self._moved)
         finally:  # its end may have come nearer, and if the answer was lost as well
             self._moved()
@@ -73,26 +77,55 @@ class AsyncLease(BaseLease):
         Ends renewal. When it is lost the store lets go of it by itself. Raises Unavailable if the store does not answer: the
         lock then ends with its ttl, and release may be called again.
         """
-        return await holding.release(self._site, self._hold)
+        try:
+            released = await holding.release(self._site, self._hold)
+            self._mine.holder = None
+            return released
+        except (InterlockError, GeneratorExit):  # the latter: nothing can be awaited any more
+            raise
+        except BaseException as error:  # a signal's handler has raised, before the release began perhaps
+            await holding.finish(self._site, self._hold, error)
+            raise
+
+    async def _leave(self, error: BaseException | None) -> None:
+        """The end of a block whose body raised `error`, or nothing."""
+        try:
+            if (leashes := self._leashes) is not None:
+                stopped = leashes.slip(error)
+                if not leashes:
+                    self._hold.unwatch(leashes.told)
+                    self._leashes = None
+                if stopped:  # the body was, by us: what happened to it is the loss
+                    with suppress(LeaseLost):
+                        await holding.leave(self._site, self._hold, None)
+                    raise lost(self._hold) from error
+            await holding.leave(self._site, self._hold, error)
+            self._mine.fuse = self._mine.holder = None
+        except (InterlockError, GeneratorExit):  # the latter: nothing can be awaited any more
+            raise
+        except BaseException as struck:
+            await holding.finish(self._site, self._hold, struck)
+            raise
 
     async def __aenter__(self) -> AsyncLease:
         """The lease itself, once it is sure that it is held. Raises as `check` does."""
+        block = entering(self)
         self.check()
-        self._enter()
+        try:
+            if block is not None:
+                block.begins(self)
+            self._enter(block)
+        except BaseException as error:
+            await self._leave(error)
+            raise
         return self
 
+    @leaving
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release. Raises LeaseLost if the lease was lost and the body raised nothing; never hides the body's exception."""
-        leash, self._leash = self._leash, None
-        if leash is not None:
-            self._hold.unwatch(self._told)
-            if leash.slip(error):  # the body was stopped by us: what happened to it is the loss
-                with suppress(LeaseLost):
-                    await holding.leave(self._site, self._hold, None)
-                raise holding.lost(self._hold) from error
-        await holding.leave(self._site, self._hold, error)
+        await self._leave(error)
 
 
 class AsyncLock:
@@ -118,8 +151,16 @@ class AsyncLock:
         """
         options = self._options
         limit = options.timeout if timeout is UNSET else checks.timeout(timeout)
-        hold = await acquiring.acquire(self._site, self._name, options.ttl, limit, options.policy, options.note, options.fair)
-        return await self._leased(hold)
+        hold = None
+        try:
+            hold = await acquiring.acquire(
+                self._site, self._name, options.ttl, limit, options.policy, options.note, options.fair
+            )
+            return AsyncLease(self._site, self._keeper, hold, options)
+        except BaseException as error:
+            if hold is not None:
+                await self._return(hold, error)
+            raise
 
     async def try_acquire(self) -> AsyncLease | None:
         """Ask once, without waiting: the lease, or None if somebody else has the lock.
@@ -127,29 +168,41 @@ class AsyncLock:
         Raises Unavailable if the store does not answer. Nothing is left behind then.
         """
         options = self._options
-        hold = await acquiring.try_acquire(self._site, self._name, options.ttl, options.policy, options.note)
-        return None if hold is None else await self._leased(hold)
-
-    async def _leased(self, hold: Hold) -> AsyncLease:
+        hold = None
         try:
-            return AsyncLease(self._site, self._keeper, hold, self._options)
-        except BaseException as error:  # no thread for the keeper, Ctrl-C while it starts: give it back
-            await holding.leave(self._site, hold, error)
+            hold = await acquiring.try_acquire(self._site, self._name, options.ttl, options.policy, options.note)
+            return None if hold is None else AsyncLease(self._site, self._keeper, hold, options)
+        except BaseException as error:
+            if hold is not None:
+                await self._return(hold, error)
             raise
+
+    async def _return(self, hold: Hold, error: BaseException) -> None:
+        """Give back what the caller never got, because of `error`: no thread for the keeper, a signal's handler."""
+        hold.dropped = True  # first: whatever strikes now, nobody renews it
+        await holding.leave(self._site, hold, error)
 
     async def __aenter__(self) -> AsyncLease:
         """Acquire with the lock's own timeout. The body never runs without the lock."""
+        block = entering(self)
         lease = await self.acquire()
-        lease._enter()
-        self._entered.push(_me(), lease)
+        try:
+            if block is not None:
+                block.begins(lease)
+            else:
+                self._entered.push(_me(), lease)
+            lease._enter(block)
+        except BaseException as error:
+            await lease._leave(error)
+            raise
         return lease
 
+    @leaving
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release. Raises LeaseLost if the lease was lost and the body raised nothing; never hides the body's exception."""
-        lease = self._entered.pop(_me())
-        await lease.__aexit__(kind, error, trace)
+        await self._entered.pop(_me())._leave(error)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r} on {self._site.backend.address}>"
@@ -260,11 +313,14 @@ class AsyncClient:
         return self._keeper.keeping()
 
     async def close(self) -> None:
-        """End renewal and close the connections. Leases that were not released end with their ttl. Harmless when repeated."""
-        await dismiss(self._site)
-        await self._site.hub.close()
-        await self._keeper.close()
-        await self._site.backend.close()
+        """End renewal and close the connections. Harmless when repeated.
+
+        Whoever waits for a lock gives up. Calls that are under way are waited for, with what they clean up, for as long as a
+        question and its undoing may take: two request timeouts. Leases that are held end with their ttl. What stays in the
+        store is said in the log, by name. In a signal handler that interrupts a call of the same thread it returns at once,
+        and the rest follows when that call has ended.
+        """
+        await close(self._site, self._keeper)
 
     async def __aenter__(self) -> AsyncClient:
         """The client itself."""
@@ -281,7 +337,4 @@ class AsyncClient:
 
 
 def _me() -> int:
-    try:
-        return id(asyncio.current_task())
-    except RuntimeError:  # a forked child that leaves its parent's block: no loop runs there
-        return 0
+    return id(current_task())

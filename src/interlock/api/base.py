@@ -3,47 +3,50 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Generic, TypeVar
+from typing import Any
 from weakref import ref
 
 from ..core.lease import DOUBTFUL, HELD, Hold
-from ..errors import UsageError
 from ..flow.hold import check
 from ..flow.keep import Keeper
 from ..flow.site import Site
 from ..runtime import forks
 from .options import Callback, Options
 
-L = TypeVar("L", bound="BaseLease")
 
+class Holder(ref["BaseLease"]):
+    """Dropped without a release: a renewed lease is left to expire. Nothing is released here, and nothing is asked.
 
-class Entered(Generic[L]):
-    """Which leases are inside a `with` block of one Lock, by thread or task.
-
-    A Lock is shared, so its blocks must not mix theirs up. A block may also end elsewhere than it began: a generator fixture is
-    often finished by another task. Then there is normally only one it can be.
+    Not a `__del__` of the lease: that would run for every lease, and Python drops what a signal's handler raises there.
     """
 
-    def __init__(self) -> None:
-        self._leases: list[tuple[int, L]] = []
+    __slots__ = ("_born", "_hold")
+    _hold: Hold
+    _born: int
 
-    def push(self, who: int, lease: L) -> None:
-        """A block begins."""
-        self._leases.append((who, lease))
+    def __new__(cls, lease: BaseLease) -> Holder:
+        self = super().__new__(cls, lease, _gone)
+        self._hold, self._born = lease._mine, lease._born
+        return self
 
-    def pop(self, who: int) -> L:
-        """A block ends: its lease. Raises UsageError if it cannot be told which."""
-        everybody = list(self._leases)  # other threads come and go meanwhile
-        mine = [entry for entry in everybody if entry[0] == who]
-        if mine or len(everybody) == 1:
-            mine = mine or everybody
-            # Of several in one thread (generators that take turns) all but one are lost; the valid one may be at work.
-            entry = next((entry for entry in mine if entry[1].lost), mine[-1])
-            self._leases.remove(entry)
-            return entry[1]
-        raise UsageError(
-            "a `with` block on a lock ended in another thread or task than it began in, while others are inside; nothing was "
-            "released. Use `lease = lock.acquire()` and `with lease:` there"
+    def drop(self) -> bool:
+        """The lease is gone. Whether somebody should hear of it."""
+        hold = self._hold
+        hold.holder = None
+        if hold.released or hold.leaving or hold.gone or hold.dropped or not hold.kept or self._born != forks.generation:
+            return False
+        hold.dropped = True
+        return True
+
+
+def _gone(holder: Any) -> None:
+    if holder.drop():
+        hold: Hold = holder._hold
+        warnings.warn(
+            f"interlock: the lease on {hold.name!r} was dropped without release(); it is not renewed any more and ends by "
+            f"itself within {hold.ttl + hold.policy.delay:g} s. Use a `with` block, or keep the lease",
+            ResourceWarning,
+            stacklevel=2,
         )
 
 
@@ -53,14 +56,16 @@ class BaseLease:
     It belongs to whoever has the object, so it may be handed to another thread or task on purpose.
     """
 
-    __slots__ = ("__weakref__", "_born", "_keeper", "_leash", "_mine", "_site")
+    __slots__ = ("__weakref__", "_born", "_keeper", "_leashes", "_mine", "_site")
 
     def __init__(self, site: Site, keeper: Keeper, hold: Hold, options: Options) -> None:
         self._site = site
         self._keeper = keeper
         self._mine = hold
         self._born = forks.generation
-        self._leash: Any = None  # what stops the body of a block, in asyncio
+        self._leashes: Any = None  # what stops the bodies of blocks, in asyncio
+        if hold.policy.renew:
+            hold.holder = Holder(self)
         if options.on_lost is not None or options.on_doubtful is not None:
             self._call_back(options.on_lost, options.on_doubtful)
         elif not hold.policy.renew:
@@ -82,22 +87,8 @@ class BaseLease:
         hold = self._hold
         if hold.teller is not None and not hold.over:  # the keeper has it, to renew or to tell
             self._keeper.keep(hold)
-        if self._leash is not None:
-            self._leash.rearm()
-
-    def __del__(self) -> None:
-        """Dropped without a release: a renewed lease is left to expire. Nothing is released here, and nothing is asked."""
-        hold: Hold | None = getattr(self, "_mine", None)
-        if hold is None or hold.released or hold.leaving or hold.gone or not hold.kept or self._born != forks.generation:
-            return
-        hold.dropped = True
-        warnings.warn(
-            f"interlock: the lease on {hold.name!r} was dropped without release(); it is not renewed any more and ends by "
-            f"itself within {hold.ttl + hold.policy.delay:g} s. Use a `with` block, or keep the lease",
-            ResourceWarning,
-            stacklevel=2,
-            source=self,
-        )
+        if self._leashes is not None:
+            self._leashes.rearm()
 
     @property
     def _hold(self) -> Hold:

@@ -1,4 +1,7 @@
-"""The blocking face: Client, Lock, Lease. `aclient` is its twin; a test keeps them alike."""
+"""The blocking face: Client, Lock, Lease. `aclient` is its twin; a test keeps them alike.
+
+A little long because it says all that its twin says.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,15 @@ from ..core.checks import Duration
 from ..core.claim import Entry
 from ..core.lease import Hold
 from ..core.renewal import Keeping
+from ..errors import InterlockError
 from ..flow import acquire as acquiring
 from ..flow import hold as holding
+from ..flow.closing import close
 from ..flow.keep import Keeper
 from ..flow.site import Site
-from ..flow.wait import dismiss
 from ..runtime.blocking import BlockingRuntime, run
-from .base import BaseLease, Entered
+from .base import BaseLease
+from .blocks import Entered, entering, leaving
 from .options import UNSET, Callback, Options, Settings, Unset, opened, where
 
 P = ParamSpec("P")
@@ -41,7 +46,7 @@ class Lease(BaseLease):
         stands as `remaining()` says.
         """
         try:
-            period = self._hold.wanted if ttl is None else checks.ttl(ttl)
+            period = self._hold.wanted if ttl is None else checks.ttl(ttl, self._site.drift)
             run(holding.extend(self._site, self._hold, period, self._moved))
         finally:  # its end may have come nearer, and if the answer was lost as well
             self._moved()
@@ -59,16 +64,43 @@ class Lease(BaseLease):
         Ends renewal. When it is lost the store lets go of it by itself. Raises Unavailable if the store does not answer: the
         lock then ends with its ttl, and release may be called again.
         """
-        return run(holding.release(self._site, self._hold))
+        try:
+            released = run(holding.release(self._site, self._hold))
+            self._mine.holder = None
+            return released
+        except InterlockError:
+            raise
+        except BaseException as error:  # a signal's handler has raised, before the release began perhaps
+            run(holding.finish(self._site, self._hold, error))
+            raise
+
+    def _leave(self, error: BaseException | None) -> None:
+        """The end of a block whose body raised `error`, or nothing."""
+        try:
+            run(holding.leave(self._site, self._hold, error))
+            self._mine.fuse = self._mine.holder = None
+        except InterlockError:
+            raise
+        except BaseException as struck:
+            run(holding.finish(self._site, self._hold, struck))
+            raise
 
     def __enter__(self) -> Lease:
         """The lease itself, once it is sure that it is held. Raises as `check` does."""
+        block = entering(self)
         self.check()
+        try:
+            if block is not None:
+                block.begins(self)
+        except BaseException as error:
+            self._leave(error)
+            raise
         return self
 
+    @leaving
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Release. Raises LeaseLost if the lease was lost and the body raised nothing; never hides the body's exception."""
-        run(holding.leave(self._site, self._hold, error))
+        self._leave(error)
 
 
 class Lock:
@@ -94,8 +126,16 @@ class Lock:
         """
         options = self._options
         limit = options.timeout if timeout is UNSET else checks.timeout(timeout)
-        hold = run(acquiring.acquire(self._site, self._name, options.ttl, limit, options.policy, options.note, options.fair))
-        return self._leased(hold)
+        hold = None
+        try:
+            hold = run(
+                acquiring.acquire(self._site, self._name, options.ttl, limit, options.policy, options.note, options.fair)
+            )
+            return Lease(self._site, self._keeper, hold, options)
+        except BaseException as error:
+            if hold is not None:
+                self._return(hold, error)
+            raise
 
     def try_acquire(self) -> Lease | None:
         """Ask once, without waiting: the lease, or None if somebody else has the lock.
@@ -103,26 +143,38 @@ class Lock:
         Raises Unavailable if the store does not answer. Nothing is left behind then.
         """
         options = self._options
-        hold = run(acquiring.try_acquire(self._site, self._name, options.ttl, options.policy, options.note))
-        return None if hold is None else self._leased(hold)
-
-    def _leased(self, hold: Hold) -> Lease:
+        hold = None
         try:
-            return Lease(self._site, self._keeper, hold, self._options)
-        except BaseException as error:  # no thread for the keeper, Ctrl-C while it starts: give it back
-            run(holding.leave(self._site, hold, error))
+            hold = run(acquiring.try_acquire(self._site, self._name, options.ttl, options.policy, options.note))
+            return None if hold is None else Lease(self._site, self._keeper, hold, options)
+        except BaseException as error:
+            if hold is not None:
+                self._return(hold, error)
             raise
+
+    def _return(self, hold: Hold, error: BaseException) -> None:
+        """Give back what the caller never got, because of `error`: no thread for the keeper, a signal's handler."""
+        hold.dropped = True  # first: whatever strikes now, nobody renews it
+        run(holding.leave(self._site, hold, error))
 
     def __enter__(self) -> Lease:
         """Acquire with the lock's own timeout. The body never runs without the lock."""
+        block = entering(self)
         lease = self.acquire()
-        self._entered.push(get_ident(), lease)
+        try:
+            if block is not None:
+                block.begins(lease)
+            else:
+                self._entered.push(get_ident(), lease)
+        except BaseException as error:
+            lease._leave(error)
+            raise
         return lease
 
+    @leaving
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Release. Raises LeaseLost if the lease was lost and the body raised nothing; never hides the body's exception."""
-        lease = self._entered.pop(get_ident())
-        lease.__exit__(kind, error, trace)
+        self._entered.pop(get_ident())._leave(error)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r} on {self._site.backend.address}>"
@@ -231,12 +283,14 @@ class Client:
         return self._keeper.keeping()
 
     def close(self) -> None:
-        """End renewal and close the connections. Leases that were not released end with their ttl. Harmless when repeated."""
-        run(dismiss(self._site))
-        self._site.hub.hush()
-        run(self._keeper.close())
-        run(self._site.backend.close())
-        run(self._site.hub.close())
+        """End renewal and close the connections. Harmless when repeated.
+
+        Whoever waits for a lock gives up. Calls that are under way are waited for, with what they clean up, for as long as a
+        question and its undoing may take: two request timeouts. Leases that are held end with their ttl. What stays in the
+        store is said in the log, by name. In a signal handler that interrupts a call of the same thread it returns at once,
+        and the rest follows when that call has ended.
+        """
+        run(close(self._site, self._keeper))
 
     def __enter__(self) -> Client:
         """The client itself."""

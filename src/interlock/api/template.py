@@ -43,7 +43,7 @@ def name_maker(template: str, function: Callable[..., Any], colour: str) -> Name
     """
     _check_colour(function, colour)
     signature = inspect.signature(function)
-    fields = _fields(template)
+    fields = _fields(checks.unreserved(template))
     unknown = sorted(fields - set(signature.parameters))
     if unknown:
         raise UsageError(

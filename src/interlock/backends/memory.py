@@ -85,6 +85,9 @@ class Memory:
         self.wall_ms = wall_ms
         self.last_fence = fences.floor(wall_ms())
         self.roll: Roll | None = None
+        self.life = self.enrolled_in = 0  # which life of this memory it is, and the one that the roll is good for
+        self.enrolments = 0
+        self.renewed = ""  # the name that was extended last since the roll was closed
         self.loss = ""  # which loss of memory this is, if somebody has asked
         self.losses = 0
         self.held: dict[str, Held] = {}
@@ -116,7 +119,7 @@ class MemoryBackend:
         self._open: Memory | None = memory
         self._runtime = runtime
         self._inbox = ""
-        self._elected = False
+        self._nodes: tuple[str, ...] = ()  # of its quorum, once it is elected
 
     @property
     def _memory(self) -> Memory:
@@ -133,21 +136,28 @@ class MemoryBackend:
         """See `port.Member.vote`."""
         memory = self._memory
         with memory.guard:
-            if memory.roll is None:
+            if not self._enrolled():
                 return Unmarked()
             answer = self._claim(claim, proposal)
-            self._note(claim.ttl)
+            self._note()
             return answer
+
+    def _enrolled(self) -> bool:
+        """Whether it has a good roll, for our list of nodes."""
+        memory = self._memory
+        roll = memory.roll
+        return roll is not None and not roll.closed and roll.nodes == self._nodes and memory.enrolled_in == memory.life
 
     def _claim(self, claim: Claim, proposal: int, plausible: bool = False) -> Granted | Refused:
         memory = self._memory
         now, held = memory.now(), memory.holder(claim.name)
         if held is not None and held.token != claim.token:
             self._line_up(claim)
-            refused = Refused(held.until - now, owner_of(held.token), at=now)
-            return refused._replace(holder=alias_of(held.token), fence=memory.last_fence) if self._elected else refused
+            refused = Refused(held.until - now, owner_of(held.token), at=now, fence=memory.last_fence)
+            return refused._replace(holder=alias_of(held.token)) if self._nodes else refused
         self._leave_line(claim.name, claim.token)
-        fence = self._mint(proposal, plausible) if held is None else held.fence
+        seed = memory.roll.seed if memory.roll is not None else 0
+        fence = self._mint(proposal, plausible) if held is None or held.fence <= seed else held.fence
         memory.held[claim.name] = Held(claim.token, fence, now + claim.ttl)
         return Granted(fence, claim.ttl)
 
@@ -158,10 +168,10 @@ class MemoryBackend:
         memory.last_fence = max(minted, proposal) if plausible else fences.propose(minted, proposal, memory.wall_ms())
         return memory.last_fence
 
-    def _note(self, ttl: float) -> None:
+    def _note(self) -> None:
         memory = self._memory
         if memory.roll is not None:
-            memory.roll = Roll(max(memory.roll.longest, ttl), memory.last_fence, memory.roll.seed)
+            memory.roll = memory.roll._replace(high=max(memory.roll.high, memory.last_fence))
 
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
         """See `port.Backend.extend`."""
@@ -179,10 +189,12 @@ class MemoryBackend:
         held = memory.holder(name)
         if held is None or held.token != token:
             return Gone(taken=held is not None)
+        if memory.roll is not None and memory.roll.closed:
+            memory.renewed = name
         raised = max(held.fence, fence)
         memory.last_fence = max(memory.last_fence, raised)
         memory.held[name] = Held(token, raised, memory.now() + ttl)
-        self._note(ttl)
+        self._note()
         return Granted(raised, ttl)
 
     async def release(self, name: str, token: str, within: float, proposal: int = 0) -> bool:
@@ -199,13 +211,13 @@ class MemoryBackend:
 
     # --- the line -------------------------------------------------------------------------------------------------------
 
-    def elect(self) -> None:
-        """See `port.LineMember.elect`."""
-        self._elected = True
+    def elect(self, nodes: Sequence[str]) -> None:
+        """See `port.Member.elect`."""
+        self._nodes = tuple(nodes)
 
     @property
     def _forgetful(self) -> bool:
-        return self._elected and self._memory.roll is None
+        return bool(self._nodes) and not self._enrolled()
 
     async def hand_over(
         self, name: str, token: str, heir: Claim, before: int, within: float, proposal: int = 0
@@ -227,7 +239,7 @@ class MemoryBackend:
             if self._forgetful:
                 return Unmarked()
             answer = self._claim(heir, proposal, plausible=ours)
-            self._note(heir.ttl)
+            self._note()
             return Handed(ours, answer)
 
     async def retreat(self, claim: Claim, longest: float, within: float) -> int:
@@ -266,7 +278,7 @@ class MemoryBackend:
                 now = memory.now()
                 fence = self._mint(proposal, plausible=True)
                 memory.held[name] = Held(token, fence, now + place.ttl)
-                self._note(place.ttl)
+                self._note()
                 inbox.put(Announced(name, token, fence, place.ttl, now))
                 return
 
@@ -300,6 +312,10 @@ class MemoryBackend:
         with self._memory.guard:
             return self._leave_line(name, token)
 
+    def settled(self, token: str) -> bool:
+        """See `port.Backend.settled`. Nothing is ever on its way here."""
+        return True
+
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`."""
         memory = self._memory
@@ -311,22 +327,44 @@ class MemoryBackend:
                 entry = Entry(name, True, owner_of(held.token), held.until - now, held.fence)
             return entry._replace(waiting=queue, waiters=len(line))
 
-    async def roll(self, within: float, mark: bool = False) -> Standing:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0) -> Standing:
         """See `port.Member.roll`."""
         memory = self._memory
         with memory.guard:
-            if memory.roll is None and mark and not memory.loss:
+            good = memory.roll is not None and memory.enrolled_in == memory.life
+            if not good and mark and not memory.loss:
                 memory.losses += 1
                 memory.loss = str(memory.losses)
-            return Standing(memory.roll, self.address, loss="" if memory.roll else memory.loss)
+            if good and memory.roll is not None and window > memory.roll.window:
+                memory.roll = memory.roll._replace(window=window)
+            now = memory.now()
+            held = max((held.until - now for held in memory.held.values()), default=0.0)
+            closed = memory.roll is not None and memory.roll.closed
+            if not closed:  # else nobody is served
+                held = max([held, *(place.ttl for line in memory.lines.values() for _, _, place in line)])
+            renewed = memory.renewed if closed else ""
+            return Standing(memory.roll, good, max(held, 0.0), self._stamp(), self.address, renewed=renewed)
+
+    def _stamp(self) -> str:
+        """See `Standing.loss`. Each roll has another one, and another again once somebody has voted under it."""
+        memory = self._memory
+        roll = memory.roll
+        if roll is None or memory.enrolled_in != memory.life:
+            return f"{memory.loss}/{memory.life}" if memory.loss else ""
+        return f"{memory.life}.{memory.enrolments} {roll.unused}"
 
     async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
         """See `port.Member.enroll`."""
         memory = self._memory
         with memory.guard:
-            if memory.roll is not None or memory.loss != loss:
+            if self._stamp() != loss:
                 return False
-            memory.roll, memory.loss = roll, ""
+            before = memory.roll or roll
+            if roll.closed and not (memory.roll is not None and memory.roll.closed):
+                memory.renewed = ""
+            memory.enrolments += 1
+            roll = roll._replace(high=max(roll.high, before.high), window=max(roll.window, before.window))
+            memory.roll, memory.loss, memory.enrolled_in = roll, "", memory.life
             memory.last_fence = max(memory.last_fence, roll.seed)
             return True
 

@@ -67,6 +67,13 @@ class Backend(Protocol):
         none of the token's requests is unanswered.
         """
 
+    def settled(self, token: str) -> bool:
+        """Whether no extension of this token that had no answer can take effect after one that was sent later and answered.
+
+        False if it is not known: for some seconds then no more is believed than the shorter of the two. A store of your own may
+        leave this out, which means False.
+        """
+
     async def inspect(self, name: str, within: float) -> Entry:
         """Who holds the name now."""
 
@@ -75,35 +82,46 @@ class Backend(Protocol):
 
 
 class Standing(NamedTuple):
-    """How a node stands: its roll, if it has its memory, and what it is.
+    """How a node stands: its roll, whether that is still good, and what the node is.
 
-    `identity` tells one server from another whatever its address, "" if unknown. `replica`: it must not vote at all. `trouble`
-    is what an operator should hear of, in words. `loss` tells one loss of memory from the next: it stays the same until the
-    node has a roll, and whoever gives it one must name it.
+    A roll is good for one life of the node's memory. A node that was restarted, or failed over to its replica, may have come
+    back with an older state: then it has a roll, which is not `good`, and casts no vote. `held` is for how many seconds a
+    lease may last at most that it knows of, or would give to somebody in line; exactly so once its roll is closed.
+    `loss` tells one loss of memory from the next: it stays the same until the node has a good roll, and whoever gives it one
+    must name it.
+    `identity` tells one server from another whatever its address. `replica`: it must not vote at all. `trouble` is what an
+    operator should hear of, in words. `renewed`: the name whose lease was extended last since the roll was closed, if any.
     """
 
     roll: Roll | None
+    good: bool
+    held: float = 0.0
+    loss: str = ""
     identity: str = ""
     replica: bool = False
     trouble: tuple[str, ...] = ()
-    loss: str = ""
+    renewed: str = ""
 
 
 class Member(Backend, Protocol):
     """A store that can also be a node of a quorum. With each vote, extension and renewal it keeps its roll true."""
 
+    def elect(self, nodes: Sequence[str]) -> None:
+        """It is a node of the quorum of these nodes from now on."""
+
     async def vote(self, claim: Claim, proposal: int, within: float) -> Granted | Refused | Unmarked:
-        """As `claim`, but Unmarked while the node has no roll: it cannot know which leases it has forgotten.
+        """As `claim`, but Unmarked while the node has no good roll for this list of nodes: it may have forgotten leases.
 
         A new fence is `proposal` if that is higher than the node's own and no more than ten seconds ahead of its clock: nodes
         that all take it agree at once.
         """
 
-    async def roll(self, within: float, mark: bool = False) -> Standing:
-        """How the node stands. With `mark`: a node without a roll has a `loss` from now on, if it had none."""
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0) -> Standing:
+        """How the node stands. With `mark`: a node without a good roll has a `loss` from now on, if it had none. A good roll
+        notes `window` if that is longer than before."""
 
     async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
-        """Give it a roll unless it has one, or has lost its memory once more since that `loss`; whether it took this one."""
+        """Give it this roll, if it still stands as it did when it said `loss`; whether it took it. Its `high` never falls."""
 
     def keep(self, token: str) -> None:
         """The token has the lock. A vote of it that this node never answered must not be undone behind its back: it may be one
@@ -154,12 +172,9 @@ class Line(Backend, Protocol):
 class LineMember(Member, Protocol):
     """A node of a quorum that keeps a line: a `Line`, and this.
 
-    Once it is elected, it serves nobody while it has no roll: a release is then only a release, and a hand-over Unmarked. With
-    each grant to somebody in line it keeps its roll true. Its refusals say `holder` and `fence`.
+    Once it is elected, it serves nobody while it has no good roll: a release is then only a release, and a hand-over Unmarked.
+    With each grant to somebody in line it keeps its roll true. Its refusals say `holder` and `fence`.
     """
-
-    def elect(self) -> None:
-        """It is a node of a quorum from now on."""
 
     async def open_inbox(self, within: float) -> str:
         """See `Line.open_inbox`."""

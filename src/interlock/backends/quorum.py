@@ -26,7 +26,7 @@ from typing import Any, cast
 from ..core import fence as fences
 from ..core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked, free
 from ..core.quorum import Extensions, Tally
-from ..errors import Unavailable, UsageError
+from ..errors import NoQuorum, Unavailable, UsageError
 from ..runtime.base import Runtime
 from .electorate import SOON, Ask, Electorate, Poll
 from .port import Capabilities, LineMember, Member
@@ -66,6 +66,16 @@ class QuorumBackend:
         self._where: OrderedDict[str, Record] = OrderedDict()  # by token; those touched last come last
         self._asked: set[str] = set()  # tokens that nodes may hold although nobody was told so
         self._lead_ms = LEAD_MS
+        self.electorate.held = self._held
+
+    def _held(self) -> float:
+        """For how many seconds a lease of this client may last at most."""
+        ends = [record.until for record in list(self._where.values()) if record.fence]
+        return max(max(ends, default=0.0) - self._runtime.now(), 0.0)
+
+    def allow_for(self, drift: float) -> None:
+        """By what share clocks may run apart, as the client was told."""
+        self.electorate.drift = drift
 
     # --- the verbs ------------------------------------------------------------------------------------------------------
 
@@ -73,11 +83,11 @@ class QuorumBackend:
         """See `port.Backend.claim`. Raises NoQuorum when too few nodes say yes or no."""
         each = await self._prepare(claim, within)
         proposal = self._proposal()
-        asked = self.electorate.ready()
+        asked, sent_at, window = self.electorate.ready(), self._runtime.now(), self.electorate.window
         tally = Tally(asked, len(self.nodes))
 
         def count(index: int, outcome: object) -> bool:
-            tally.count(index, outcome)
+            tally.count(index, outcome if self._in_time(sent_at, window) else None)
             # When it is the nodes that are missing, hear out the others: they must be released, and are named in the error.
             return tally.won or (tally.decided and not tally.hopeless)
 
@@ -122,11 +132,17 @@ class QuorumBackend:
 
     async def _prepare(self, claim: Claim, within: float) -> float:
         """Get ready for a vote. How long it may take."""
-        if not self.electorate.settled():
+        if not self.electorate.settled() or within > self.electorate.window:
             until = self._runtime.now() + within
+            self.electorate.want(within)
             await self.electorate.prepare(within)
+            await self.electorate.allow(within, until)
             within = max(until - self._runtime.now(), within / 2)  # a thousand tasks may have been first at once
         return min(within, claim.ttl / 2)
+
+    def _in_time(self, sent_at: float, window: float) -> bool:
+        """Whether an answer still counts: see `Electorate.allow`. `window` is what was noted when it was asked for."""
+        return self._runtime.now() - sent_at <= window
 
     def _suspect(self, poll: Poll) -> None:
         for index, answer in poll.answers.items():
@@ -135,7 +151,7 @@ class QuorumBackend:
 
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
         """See `port.Backend.extend`. Needs a quorum; heals nodes that lost the lease or never had it."""
-        lease, ready = Renewal(name, token, ttl, fence), self.electorate.ready()
+        lease, ready = Renewal(name, token, ttl, fence), self.electorate.ready_to_extend()
         (answer,) = await self._extend(
             [lease], ready, lambda member, within: member.extend(name, token, ttl, within, fence), within, hear_out=False
         )
@@ -152,9 +168,14 @@ class QuorumBackend:
             return []
         until = self._runtime.now() + within
         outcomes = await self._extend(
-            leases, self.electorate.ready(), lambda member, within: member.renew(leases, within), within, hear_out=True
+            leases,
+            self.electorate.ready_to_extend(),
+            lambda member, within: member.renew(leases, within),
+            within,
+            hear_out=True,
         )
-        await self.electorate.readmit(max(until - self._runtime.now(), SOON))
+        with suppress(UsageError, NoQuorum):  # about the list of nodes: for those to hear who ask for a lock
+            await self.electorate.readmit(max(until - self._runtime.now(), SOON))
         return outcomes
 
     async def release(self, name: str, token: str, within: float) -> bool:
@@ -177,6 +198,10 @@ class QuorumBackend:
         if done < self.needed:
             raise self.electorate.no_quorum(f"no quorum to take back '{name}'", poll)
         return True
+
+    def settled(self, token: str) -> bool:
+        """See `port.Backend.settled`. At every node: which of them made up a quorum is not known any more."""
+        return all(node.member.settled(token) for node in self.nodes)
 
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`. What each node says is in the entry's votes."""
@@ -237,8 +262,6 @@ class QuorumBackend:
         failed to answer has not.
         """
         electorate, record = self.electorate, self._where.get(token)
-        if ttl > electorate.longest:
-            electorate.longest = ttl
         if fence > electorate.high:
             electorate.high = fence
         if record is None:  # expired meanwhile, or told by others than those whom it asked
@@ -264,11 +287,16 @@ class QuorumBackend:
 
         `hear_out`: wait a moment for nodes that are slower than a quorum. What they lack is not healed if they are never heard.
         """
-        until = self._runtime.now() + within
-        tally = Extensions(len(leases), len(self.electorate.able()), self.needed)
+        sent_at = self._runtime.now()
+        until = sent_at + within
+        if within > self.electorate.window and self.electorate.window:
+            self.electorate.want(within)
+            await self.electorate.allow(within, until)
+        window = self.electorate.window
+        tally = Extensions(len(leases), len(self.nodes), self.needed)
 
         def count(index: int, answer: Any) -> bool:
-            if not isinstance(answer, BaseException):
+            if not isinstance(answer, BaseException) and (self._in_time(sent_at, window) or not window):
                 tally.count(index, [answer] if isinstance(answer, Granted | Gone) else answer)
             return tally.certain and not hear_out
 
@@ -307,12 +335,12 @@ class QuorumBackend:
 
         What is left of lost ones stays: their holders do not know yet, and it keeps others out until they do (`Gone.left`).
         """
-        for lease, outcome in zip(leases, tally.outcomes, strict=True):
+        for outcome in tally.outcomes:
             if isinstance(outcome, Granted):
-                self.electorate.longest = max(self.electorate.longest, lease.ttl)
                 self.electorate.high = max(self.electorate.high, outcome.fence)
         work: dict[int, list[Renewal]] = {}
-        for number, fence, node in tally.lacking()[:MENDED_AT_ONCE]:
+        lacking = [lack for lack in tally.lacking() if self.nodes[lack[2]].quarantine is None]
+        for number, fence, node in lacking[:MENDED_AT_ONCE]:
             work.setdefault(node, []).append(leases[number]._replace(fence=fence))
         if work:
             await self._runtime.race([self._heal(node, lacking, until) for node, lacking in work.items()], lambda *_: False)
@@ -429,21 +457,24 @@ class QuorumBackend:
 
 def open_quorum(members: Sequence[Member], runtime: Runtime) -> QuorumBackend:
     """A quorum of these. Raises UsageError for one node, or for one address twice; warns of an even number."""
-    if len(members) < 2:
-        raise UsageError("one node in a list is no quorum; give its URL without the list, or give three or five nodes")
-    addresses = [member.address for member in members]
-    if len(set(addresses)) < len(addresses):
-        twice = next(address for address in addresses if addresses.count(address) > 1)
-        raise UsageError(f"{twice} is in the list twice, so its vote would count twice; give independent nodes")
-    if len(members) % 2 == 0:
-        warnings.warn(
-            f"interlock: a quorum of {len(members)} nodes survives the loss of no more nodes than one of {len(members) - 1}; "
-            "use an odd number",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+    check_list([member.address for member in members])
     if all(member.capabilities.lines for member in members):
         from .quorum_line import QuorumLine  # it builds on this file
 
         return QuorumLine([cast(LineMember, member) for member in members], runtime)
     return QuorumBackend(members, runtime)
+
+
+def check_list(addresses: Sequence[str], stacklevel: int = 5) -> None:
+    """Raises UsageError for one node, or for one address twice; warns of an even number."""
+    if len(addresses) < 2:
+        raise UsageError("one node in a list is no quorum; give its URL without the list, or give three or five nodes")
+    if len(set(addresses)) < len(addresses):
+        twice = next(address for address in addresses if addresses.count(address) > 1)
+        raise UsageError(f"{twice} is in the list twice, so its vote would count twice; give independent nodes")
+    if (size := len(addresses)) % 2 == 0:
+        warnings.warn(
+            f"interlock: a quorum of {size} nodes survives the loss of no more nodes than one of {size - 1}; use an odd number",
+            RuntimeWarning,
+            stacklevel=stacklevel,
+        )

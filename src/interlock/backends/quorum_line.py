@@ -40,9 +40,8 @@ from statistics import median
 from typing import Any
 
 from ..core.claim import Announced, Claim, Granted, Handed, Refused
-from ..core.lease import DRIFT_RATE
 from ..core.quorum import SILENT, Tally
-from ..core.turn import Served, Turn, granted_at
+from ..core.turn import Served, Turn
 from ..errors import InterlockError, Unavailable, UsageError
 from ..runtime import forks
 from ..runtime.base import Runtime
@@ -124,9 +123,6 @@ class QuorumLine(QuorumBackend):
         self.capabilities = self.capabilities._replace(lines=True)
         self._members = members
         self._number = {id(member): index for index, member in enumerate(members)}
-        for member in members:
-            member.elect()
-        self._readings: list[tuple[float, float] | None] = [None] * len(members)  # when we asked, and the node's clock then
         self._ahead: dict[int, float] = {}  # how far each node's clock is ahead of ours, as far as we know
         self._start_afresh()
         forks.watch(self)
@@ -157,13 +153,13 @@ class QuorumLine(QuorumBackend):
         try:
             each = await self._prepare(claim, within)
             proposal = self._proposal()
-            asked, sent_at = self.electorate.ready(), self._runtime.now()
+            asked, sent_at, window = self.electorate.ready(), self._runtime.now(), self.electorate.window
             tally, asked_at = Tally(asked, len(self.nodes)), dict.fromkeys(asked, sent_at)
             # It asks again within `rely`, and what is on record must last until then: next time other nodes may rest.
             known_for = max(claim.ttl, self.rely)
 
             def count(index: int, outcome: object) -> bool:
-                self._count(tally, seat, index, outcome, asked_at[index])
+                self._count(tally, seat, index, outcome, asked_at[index], self._in_time(sent_at, window))
                 return tally.won
 
             def enough() -> bool:
@@ -199,6 +195,7 @@ class QuorumLine(QuorumBackend):
             each = await self._prepare(heir, within)
             record = self._forget(token)  # first: a renewal under way must not heal it any more
             asked, sent_at = sorted({*record.nodes, *self.electorate.ready()}), self._runtime.now()
+            window = self.electorate.window
             proposal = record.fence + 1 if record.fence else self._proposal()
             tally = Tally(asked, len(self.nodes))
             spoke = held = 0
@@ -225,7 +222,7 @@ class QuorumLine(QuorumBackend):
                     outcome = outcome.heir
                 elif isinstance(outcome, Unavailable):
                     failed.add(index)
-                self._count(tally, seat, index, outcome, sent_at)
+                self._count(tally, seat, index, outcome, sent_at, self._in_time(sent_at, window))
                 return tally.won and held >= self.needed and not tally.behind()
 
             failed = self._leaves(token)
@@ -267,10 +264,13 @@ class QuorumLine(QuorumBackend):
         name = self._ears[self._number[id(member)]].name
         return claim._replace(place=claim.place._replace(inbox=name) if claim.place is not None and name else None)
 
-    def _count(self, tally: Tally, seat: Seat, index: int, outcome: object, sent_at: float) -> None:
-        tally.count(index, seat.heed(index, outcome, sent_at))
+    def _count(self, tally: Tally, seat: Seat, index: int, outcome: object, sent_at: float, in_time: bool) -> None:
+        heeded = seat.heed(index, outcome, sent_at)
+        if not in_time:
+            seat.vain |= isinstance(heeded, Granted)  # it has the node, and cannot use it
+            heeded = None
+        tally.count(index, heeded)
         if isinstance(outcome, Refused) and outcome.at > 0:
-            self._readings[index] = sent_at, outcome.at
             # It was read between asking and now. What is known is changed no more than need be: it grows more exact with each.
             now, known = self._runtime.now(), self._ahead.get(index) or self._runtime.wall_ahead()
             self._ahead[index] = min(max(known, outcome.at - now), outcome.at - sent_at)
@@ -479,21 +479,13 @@ class QuorumLine(QuorumBackend):
             if seat.asking:
                 seat.rung = True
                 return False
-            seat.turn.told(index, self._served(index, announced, now), None if index in seat.loose else seat.after.get(index))
+            served = Served(announced.fence, announced.ttl, min(announced.at, now)) if announced.at > -inf else None
+            seat.turn.told(index, served, None if index in seat.loose else seat.after.get(index))
             if seat.due == inf:
                 seat.due = now + HINT * (1 + self._runtime.jitter())
                 self._pending[token] = seat
                 return True
             return seat.turn.hopeful or seat.turn.granted() is not None
-
-    def _served(self, index: int, announced: Announced, now: float) -> Served | None:
-        """What was announced, on our clock. None if it cannot be told."""
-        reading = self._readings[index]
-        if reading is None:
-            return None
-        sent_at, answered_at = reading
-        since = granted_at(announced.at, answered_at, sent_at, DRIFT_RATE)
-        return Served(announced.fence, announced.ttl, min(since, now))
 
     def _ripe(self, now: float) -> list[Announced]:
         """The grants and the hints that it is time for."""
@@ -502,17 +494,17 @@ class QuorumLine(QuorumBackend):
             for token, (name, due) in list(self._strays.items()):
                 if now >= due:
                     del self._strays[token]
-                    ripe.append(Announced(name, token, 0, 0.0, 0.0))
+                    ripe.append(Announced(name, token, 0, 0.0, -inf))
             for token, seat in list(self._pending.items()):
                 served = seat.turn.granted()
                 if served is not None:
                     self._has(token, served.ttl, served.fence)
-                    ripe.append(Announced(seat.name, token, served.fence, served.ttl, served.since + seat.axis))
+                    ripe.append(Announced(seat.name, token, served.fence, served.ttl, served.since))
                     del self._pending[token], self._seats[token]
                     if seat.loose:
                         self._owed[token] = seat.loose
                 elif seat.turn.hopeful or now >= seat.due:
-                    ripe.append(Announced(seat.name, token, 0, 0.0, 0.0))
+                    ripe.append(Announced(seat.name, token, 0, 0.0, -inf))
                     del self._pending[token]
                     seat.due = inf
         return ripe

@@ -37,7 +37,7 @@ def open_backend(where: Any, runtime: Runtime) -> Backend:
     if isinstance(where, list | tuple):
         from .quorum import open_quorum
 
-        return open_quorum([_member(one, runtime) for one in where], runtime)
+        return open_quorum([open_member(one, runtime) for one in where], runtime)
     if isinstance(where, str):
         return _opener(where)(where, runtime)
     if _is_redis_like(where):
@@ -47,7 +47,8 @@ def open_backend(where: Any, runtime: Runtime) -> Backend:
     )
 
 
-def _member(where: Any, runtime: Runtime) -> Member:
+def open_member(where: Any, runtime: Runtime) -> Member:
+    """One node of a quorum. Touches no network. Raises Unsupported for a store that cannot be one."""
     if isinstance(where, list | tuple):
         raise UsageError("a quorum of quorums is not supported: give the nodes in one list")
     backend = open_backend(where, runtime)

@@ -14,6 +14,7 @@ from .. import __version__
 from . import exits
 from .bench import arguments as bench_arguments
 from .exits import complain
+from .quorum import arguments as quorum_arguments
 from .run import arguments as run_arguments
 from .sim import arguments as sim_arguments
 
@@ -26,6 +27,7 @@ _VERBS = {
     "run": ".run.verb",
     "status": ".status",
     "wait": ".wait",
+    "quorum": ".quorum.verb",
     "bench": ".bench.verb",
     "demo": ".demo.play",
     "sim": ".sim.verb",
@@ -225,6 +227,12 @@ def _parser() -> argparse.ArgumentParser:
     wait.add_argument("--timeout", metavar="D", help="wait at most so long; default: for ever")
     wait.add_argument("--quiet", action="store_true", help="say nothing, the exit code tells")
     wait.add_argument("--url", metavar="URL", default=argparse.SUPPRESS, help="where the locks are kept; else INTERLOCK_URL")
+
+    say = quorum_arguments.SUMMARY
+    quorum = verbs.add_parser(
+        "quorum", help=say, description=f"{say.capitalize()}.", epilog=quorum_arguments.HELP, formatter_class=raw
+    )
+    quorum_arguments.add_to(quorum, _Parser)
 
     say = bench_arguments.SUMMARY
     bench = verbs.add_parser(

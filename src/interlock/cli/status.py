@@ -10,6 +10,7 @@ from ..api.client import Client
 from ..core import checks
 from ..core.claim import Entry
 from ..core.quorum import table
+from ..core.shown import shown
 from ..errors import UsageError, Vote
 from . import exits
 from .exits import complain
@@ -61,8 +62,7 @@ def as_json(entry: Entry, store: str) -> str:
 
 def as_text(entry: Entry, store: str) -> str:
     """A sentence, then the details, then what each node of a quorum says."""
-    votes = [vote._replace(detail=_readable(vote.detail)) for vote in entry.votes]
-    nodes = f"\n{table(votes)}" if votes else ""
+    nodes = f"\n{table(entry.votes)}" if entry.votes else ""
     if not entry.held:
         return "\n".join([f"{entry.name} is free", f"  store  {store}", *_queue(entry)]) + nodes
     holder = holder_of(entry)
@@ -83,7 +83,7 @@ def as_text(entry: Entry, store: str) -> str:
 def holder_of(entry: Entry) -> str:
     """Who has it, in words that a terminal can show."""
     foreign = not entry.owner and entry.fence is None
-    return "a client that is not interlock" if foreign else _readable(entry.owner) or "an unnamed client"
+    return "a client that is not interlock" if foreign else shown(entry.owner) or "an unnamed client"
 
 
 def _queue(entry: Entry) -> list[str]:
@@ -92,7 +92,7 @@ def _queue(entry: Entry) -> list[str]:
         return []
     lines = [f"  queue  {entry.waiters} waiting"]
     for position, (owner, since) in enumerate(entry.waiting, 1):
-        lines.append(f"    {position:>3}  {_readable(owner) or 'an unnamed client'}  for {since:.1f} s")
+        lines.append(f"    {position:>3}  {shown(owner) or 'an unnamed client'}  for {since:.1f} s")
     if entry.waiters > len(entry.waiting):
         lines.append(f"    ... and {entry.waiters - len(entry.waiting)} more")
     return lines
@@ -100,8 +100,3 @@ def _queue(entry: Entry) -> list[str]:
 
 def _rounded(vote: Vote) -> Vote:
     return vote if vote.latency is None else vote._replace(latency=round(vote.latency, 6))
-
-
-def _readable(text: str) -> str:
-    """What a stranger may have written into the store must not steer the terminal."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -18,6 +18,7 @@ MIN_TTL = 0.01
 MAX_TTL = 7 * 86_400.0
 MAX_TIMEOUT = 366 * 86_400.0
 MAX_NOTE = 100
+RESERVED = "interlock:"  # what interlock itself keeps in a store is named so
 
 # Letters and marks that show nothing: joiners, fillers, variation selectors.
 INVISIBLE = (
@@ -37,7 +38,8 @@ Duration = float | int | timedelta
 def name(value: object) -> str:
     """The name itself, if it may be one.
 
-    Raises UsageError: not a string, empty, over 512 bytes, control or invisible characters, braces, emoji.
+    Raises UsageError: not a string, empty, over 512 bytes, control or invisible characters, braces, emoji, or one that begins
+    with `interlock:`.
     """
     if not isinstance(value, str):
         raise UsageError(f"a lock's name is a string, not {type(value).__name__}; nothing was written")
@@ -63,6 +65,16 @@ def name(value: object) -> str:
         raise UsageError(
             f"{value[:80]!r} has a brace in it; nothing was written. A template such as 'order:{{id}}' must be filled in "
             "first (client.locked does that); braces also choose the slot in a Redis Cluster"
+        )
+    return unreserved(value)
+
+
+def unreserved(value: str) -> str:
+    """The name, or the template of names. Raises UsageError if it is one of interlock's own."""
+    if value.startswith(RESERVED):
+        raise UsageError(
+            f"{value[:80]!r} begins with '{RESERVED}', as what interlock itself keeps in a store does: a lock of such a name "
+            "could stop all others; nothing was written. Use another name"
         )
     return value
 

@@ -55,10 +55,11 @@ class Refused(NamedTuple):
 
     `retry_after` is when the holder's lease ends at the latest, in seconds, or None if it never ends by itself
     (a foreign client wrote the key without an expiry). `owner` is what the holder says of itself in public. `votes` are those
-    of a quorum. `at` is the store's clock, in seconds, if it keeps a line: see `Announced`.
+    of a quorum. `at` is the store's clock, in seconds, if it keeps a line: it orders the line, and dates nothing. A store that
+    keeps a line also says `fence`, the highest that it has given for the name: what it grants later is higher.
 
-    A node of a quorum also says `holder`, which tells one token from another without giving it away, and `fence`, the highest
-    that it has given for the name: what it grants later is higher. `spent`: the token is out of line, and not to be used again.
+    A node of a quorum also says `holder`, which tells one token from another without giving it away. `spent`: the token is out
+    of line, and not to be used again.
     """
 
     retry_after: float | None
@@ -71,10 +72,12 @@ class Refused(NamedTuple):
 
 
 class Announced(NamedTuple):
-    """A grant to somebody who waited in line. `at` is when it was made, on the store's clock, in seconds.
+    """A grant to somebody who waited in line. `at` is a moment of *our* clock that is certainly not after the grant; -inf if
+    the backend knows none.
 
-    How old it is can only be told by that clock: it may have waited in a buffer while the process slept. One with no ttl is a
-    hint: there is something to be had, by asking.
+    The announcement may have waited in a buffer while the process slept, or in the network. And the store's clock may have been
+    set meanwhile. So a store on another machine dates it by the last question of the token that it has answered. One with no
+    ttl is a hint: there is something to be had, by asking.
     """
 
     name: str

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from .missing import MissingAnswers
 
 DRIFT_RATE = 0.01  # one percent: far above any quartz, near a badly calibrated virtual machine
 DRIFT_FLOOR = 0.002  # two milliseconds: the granularity of expiry in Redis, twice
@@ -21,8 +23,8 @@ DRIFT_FLOOR = 0.002  # two milliseconds: the granularity of expiry in Redis, twi
 HELD, DOUBTFUL, LOST, RELEASED = "held", "doubtful", "lost", "released"
 
 Watcher = Callable[[str], None]
-"""Told what has become of a lease: "landed" (a renewal was answered), "doubtful", "lost", "released", or "dropped" (nobody has
-it any more, so it is left to expire)."""
+"""Told what has become of a lease: "landed" (a renewal was answered), "nearer" (its deadline has come nearer), "doubtful",
+"lost", "released", or "dropped" (nobody has it any more, so it is left to expire)."""
 
 
 def drift(ttl: float, rate: float = DRIFT_RATE) -> float:
@@ -33,6 +35,11 @@ def drift(ttl: float, rate: float = DRIFT_RATE) -> float:
 def deadline(sent_at: float, ttl: float, rate: float = DRIFT_RATE) -> float:
     """When to stop believing in a grant of `ttl` that was asked for at `sent_at`."""
     return sent_at + ttl - drift(ttl, rate)
+
+
+def outlast(seconds: float, rate: float = DRIFT_RATE) -> float:
+    """How long to wait, on our clock, until so many seconds have certainly passed on another's."""
+    return seconds / (1 - rate) + DRIFT_FLOOR
 
 
 def margin(ttl: float) -> float:
@@ -57,11 +64,12 @@ FIXED = Policy(renew=False)
 
 
 class Flight:
-    """An extend on its way: for how long it asks, and how much of that may be believed when it is granted."""
+    """An extend on its way: of which name, for how long it asks, and how much of that may be believed when it is granted."""
 
-    __slots__ = ("believed", "ttl")
+    __slots__ = ("believed", "name", "ttl")
 
-    def __init__(self, ttl: float) -> None:
+    def __init__(self, name: str, ttl: float) -> None:
+        self.name = name
         self.ttl = self.believed = ttl
 
 
@@ -69,8 +77,8 @@ class Hold:
     """The state of one lease: what was granted, until when it may be believed, and what is under way."""
 
     __slots__ = (
-        "_floor",
         "_flying",
+        "_missing",
         "_rate",
         "at",
         "began",
@@ -79,7 +87,10 @@ class Hold:
         "dropped",
         "failures",
         "fence",
+        "forsaken",
+        "fuse",
         "gone",
+        "holder",
         "kept",
         "leaving",
         "name",
@@ -125,9 +136,12 @@ class Hold:
         self.released = False
         self.leaving = False  # a release went out: from then on somebody else may have it
         self.dropped = False  # nobody has the lease any more: it is left to expire
+        self.holder: object = None  # tells when nobody has the lease any more; None once nobody needs to be told
+        self.fuse: Any = None  # while it is in a block: see `api.blocks`
+        self.forsaken = False  # its block is over, and did not give it back: the keeper does
         self.unsure = False  # an extend went out and the store may have granted it
         self._flying: list[Flight] = []
-        self._floor = inf  # the shortest ttl of those whose answers were lost: they may still arrive
+        self._missing: MissingAnswers | None = None  # hardly any lease has some
         self.watchers: list[Watcher] | None = None
         # What a keeper notes:
         self.kept = False  # it renews this lease
@@ -168,9 +182,14 @@ class Hold:
         return max(0.0, self.deadline - now)
 
     @property
+    def usable(self) -> float:
+        """For how long a lease is believed from a confirmation on: without what is given up to clocks that disagree."""
+        return self.span - drift(self.span, self._rate)
+
+    @property
     def doubtful_at(self) -> float:
         """From when on a lease that should be renewed is in doubt: two renewals were due and none was confirmed."""
-        return self.deadline - self.span / 3
+        return self.deadline - self.usable / 3
 
     @property
     def tell_at(self) -> float:
@@ -200,10 +219,9 @@ class Hold:
 
     def extending(self, ttl: float) -> Flight:
         """An extend goes out. Which of several the store applies last cannot be known, so the shortest is believed."""
-        flight = Flight(ttl)
+        flight = Flight(self.name, ttl)
         # Put down first, then compared: of two threads that come here at once, at least one sees the other.
         self._flying.append(flight)
-        flight.believed = min(ttl, self._floor)
         for other in list(self._flying):
             if other is not flight:
                 flight.believed = min(flight.believed, other.ttl)
@@ -217,28 +235,39 @@ class Hold:
         """
         if (end := deadline(sent_at, ttl, self._rate)) >= self.deadline:
             return False
-        self.deadline, self.span = end, ttl
+        self._ends(end, ttl)
         return True
+
+    def _ends(self, end: float, span: float) -> None:
+        nearer = end < self.deadline
+        self.deadline, self.span = end, span
+        if nearer:  # whoever sleeps until then has to look again
+            self.notify("nearer")
 
     def landed(self, flight: Flight) -> None:
         """It is answered, or given up."""
         self._flying.remove(flight)
         self.notify("landed")
 
-    def renewed(self, sent_at: float, ttl: float, flight: Flight | None = None) -> None:
-        """The store confirmed `ttl` for a request sent at `sent_at`."""
+    def renewed(self, sent_at: float, ttl: float, flight: Flight | None = None, settled: bool = False) -> None:
+        """The store confirmed `ttl` for a request sent at `sent_at`. `settled`: see `MissingAnswers.believed`."""
         believed = ttl if flight is None else min(ttl, flight.believed)
-        self.ttl, self.span = ttl, believed
-        self.unsure = self.doubted = False
+        if self._missing is not None:
+            believed = self._missing.believed(believed, sent_at, settled)
+        self.ttl = ttl
+        self.unsure = believed < ttl  # the store keeps it for longer: to be given back if it is lost
+        self.doubted = False
         self.failures, self.retry_at = 0, 0.0
-        self.deadline = deadline(sent_at, believed, self._rate)
+        self._ends(deadline(sent_at, believed, self._rate), believed)
 
-    def unconfirmed(self, sent_at: float, ttl: float) -> None:
-        """An extend went out and its answer was lost: believe the earlier of the two ends."""
+    def unconfirmed(self, sent_at: float, ttl: float, given_up_at: float | None = None, followed: bool = False) -> None:
+        """An extend went out and its answer was lost: believe the earlier of the two ends. `followed`: see `Missing`."""
         self.unsure = True
-        self._floor = min(self._floor, ttl)
+        if self._missing is None:
+            self._missing = MissingAnswers()
+        self._missing.add(ttl, sent_at if given_up_at is None else given_up_at, followed)
         if (end := deadline(sent_at, ttl, self._rate)) < self.deadline:
-            self.deadline, self.span = end, ttl
+            self._ends(end, ttl)
 
     # --- telling --------------------------------------------------------------------------------------------------------
 

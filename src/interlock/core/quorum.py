@@ -11,10 +11,12 @@ Rules of the file: pure. Moments and random numbers are arguments; nothing here 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
 from ..errors import Unavailable, Vote
 from .claim import Entry, Gone, Granted, Refused, Unmarked
+from .shown import shown
 
 HIGH_STEP = 1 << 22  # about a second of fences: how coarsely a node notes the highest it ever stored
 FIRST_REST, LONGEST_REST = 0.1, 2.0  # how long a node that failed is left alone
@@ -165,39 +167,66 @@ class Extensions:
 
 
 class Roll(NamedTuple):
-    """What a node keeps about itself, for as long as it has its memory.
+    """What a node keeps about itself, and every vote needs. It is good for one life of the node's memory: see `Standing`.
 
-    `longest`: no lease it granted was longer, in seconds. `high`: no fence it stored was higher. `seed`: a name that has no
-    counter there begins above it.
+    `nodes`: the addresses of the quorum that it votes in, in order. `high`: no fence it stored was higher. `seed`: every fence
+    that it mints is above this one. `closed`: it votes for nobody, since the list of nodes is being changed, or was changed.
+    `to` is what it is being changed to, while that can be given up; or `nodes` once more: the node is none of these. `era`
+    counts the changes; `was` are digests of the lists before this one (`core.membership`). `window`: no client counts an answer
+    that it gets more than so many seconds after it asked.
     """
 
-    longest: float
-    high: int
-    seed: int
+    nodes: tuple[str, ...]
+    high: int = 0
+    seed: int = 0
+    closed: bool = False
+    window: float = 0.0
+    to: tuple[str, ...] = ()
+    era: int = 0
+    was: tuple[str, ...] = ()
+
+    @property
+    def unused(self) -> bool:
+        """Nobody has voted under it."""
+        return self.high == 0 and self.era == 0 and not self.closed
+
+    @property
+    def retired(self) -> bool:
+        """The node votes in no list. It knows one that it was a node of, or was to be one of, so that others can be told."""
+        return self.closed and self.to == self.nodes
 
 
 class Quarantine(NamedTuple):
-    """A node that lost its memory: since when this client knows, and until when a lease that it forgot may be alive.
+    """A node that may have forgotten leases, and until when one of them may be alive: for ever while that is not known.
 
-    `loss` says which loss it was, "" while that is not known: the wait counts for that one only, since a node may be let in by
-    another client meanwhile, vote, and forget again.
+    `since` is when it was known that it does not vote.
+    `loss` says which loss of memory it was, "" while that is not known. The wait counts for that one only, since a node may be
+    let in by another client meanwhile, vote, and forget again.
     """
 
-    since: float
-    until: float
+    since: float = inf
+    until: float = inf
     loss: str = ""
 
 
-def reseed(rolls: Sequence[Roll], nodes: int) -> Roll | None:
+def reseed(rolls: Sequence[Roll], nodes: Sequence[str]) -> Roll | None:
     """The roll for a node that has served its quarantine, from those of the others. None: too few others have one.
 
     A quorum of the others shares a node with every quorum that ever stored a fence, even one that the forgetful node was
     part of.
     """
-    if len(rolls) < votes_needed(nodes):
+    if len(rolls) < votes_needed(len(nodes)):
         return None
     high = max(roll.high for roll in rolls)
-    return Roll(max(roll.longest for roll in rolls), high, high)
+    return reopened(rolls, nodes, high, high)
+
+
+def reopened(rolls: Sequence[Roll], nodes: Sequence[str], high: int, seed: int) -> Roll:
+    """A roll for these nodes, which goes on in the era that any of the rolls knows of."""
+    known = [roll for roll in rolls if roll.nodes == tuple(nodes)]
+    last = max(known, key=lambda roll: roll.era, default=Roll(tuple(nodes)))
+    window = max((roll.window for roll in rolls), default=0.0)
+    return last._replace(high=high, seed=seed, closed=False, to=(), window=window)
 
 
 class Health:
@@ -221,13 +250,14 @@ class Health:
 
 def table(votes: Sequence[Vote]) -> str:
     """Who voted what, a line each."""
-    width = max((len(vote.node) for vote in votes), default=0)
-    return "\n".join(f"  {vote.node:<{width}}  {_line(vote)}" for vote in votes)
+    nodes = [shown(vote.node) for vote in votes]
+    width = max(map(len, nodes), default=0)
+    return "\n".join(f"  {node:<{width}}  {_line(vote)}" for node, vote in zip(nodes, votes, strict=True))
 
 
 def _line(vote: Vote) -> str:
     took = "" if vote.latency is None else f" after {vote.latency * 1000:.1f} ms"
-    detail = f" ({vote.detail})" if vote.detail else ""
+    detail = f" ({shown(vote.detail)})" if vote.detail else ""
     return f"{vote.verdict}{took}{detail}"
 
 
@@ -249,6 +279,10 @@ def verdict_of(outcome: object) -> tuple[str, str]:
             return "quarantined", "lost its memory"
         case Gone(taken):
             return "gone", "somebody else holds it" if taken else ""
+        case Unavailable(cause="auth"):  # for good: it says what to do
+            return "auth", str(outcome)
+        case Unavailable(cause="error"):
+            return "error", str(outcome)[:200]
         case Unavailable(cause=cause):
             return cause, ""
         case BaseException():

@@ -1,10 +1,13 @@
 """When a keeper acts on a lease: the schedule of renewal, doubt and loss.
 
-    |----------- ttl ---------------------------------------------|
+    |----------- usable: ttl without the allowance for clocks ---|
     grant        renew at 1/3     doubtful at 2/3      tell    deadline    the store lets go
                  |…retries, each bounded by what is left…|
 
-Invariant: no renewal is sent after the moment at which the holder is told (`Hold.tell_at`), and none after `max_hold`.
+Invariants
+- No renewal is sent after the moment at which the holder is told (`Hold.tell_at`), and none after `max_hold`.
+- After a confirmation the next renewal waits for a fifth of what is usable, whatever the drift. So moments are counted in
+  shares of that, not of the ttl: a large drift would move shares of the ttl into the past.
 
 Rules of the file: pure. Moments and random numbers are arguments.
 """
@@ -19,7 +22,7 @@ from .lease import DRIFT_FLOOR, Hold, drift
 
 BATCH = 250  # leases in one request: a millisecond or two of a server's time
 AT_ONCE = 4  # requests on their way at the same time, so that a far store does not limit how many leases can be kept
-EARLY = 0.1  # share of its ttl by which a lease may be renewed before its time, to go along with others
+EARLY = 0.1  # share of what is usable by which a lease may be renewed before its time, to go along with others
 
 
 class Step(Enum):
@@ -50,8 +53,8 @@ class Keeping(NamedTuple):
 
 
 def due(hold: Hold) -> float:
-    """When to renew: a third of the ttl after the last confirmation, or after the pause that follows a failure."""
-    return max(hold.deadline - hold.span * 2 / 3, hold.retry_at)
+    """When to renew: a third of what is usable after the last confirmation, or after the pause that follows a failure."""
+    return max(hold.deadline - hold.usable * 2 / 3, hold.retry_at)
 
 
 def earliest(hold: Hold) -> float:
@@ -65,7 +68,7 @@ def first_look(hold: Hold, jitter: float = 0.0) -> float:
     if not hold.kept:
         return hold.tell_at
     alarm = hold.tell_at if hold.doubted else min(hold.doubtful_at, hold.tell_at)
-    return min(due(hold) - hold.span * EARLY * jitter / 2, alarm)
+    return min(due(hold) - hold.usable * EARLY * jitter / 2, alarm)
 
 
 def plan(hold: Hold, now: float, rate: float) -> tuple[Step, float]:
@@ -78,7 +81,7 @@ def plan(hold: Hold, now: float, rate: float) -> tuple[Step, float]:
         return (Step.FORGET, inf) if now >= hold.deadline else (Step.WAIT, now + max(hold.span * EARLY, 0.001))
     if now >= hold.tell_at:
         return Step.LOSE, inf
-    if hold.kept and not hold.in_flight and now >= max(due(hold) - hold.span * EARLY, hold.retry_at):
+    if hold.kept and not hold.in_flight and now >= max(due(hold) - hold.usable * EARLY, hold.retry_at):
         hold.stopped = stopped(hold, now, rate)
         if not hold.stopped:
             return Step.RENEW, inf

@@ -56,12 +56,3 @@ class Served(NamedTuple):
     fence: int
     ttl: float
     since: float
-
-
-def granted_at(announced_at: float, answered_at: float, sent_at: float, rate: float) -> float:
-    """When a grant was made, on our clock, at the earliest.
-
-    The node's clock said `announced_at` then, and `answered_at` when it answered something that we had sent at `sent_at`.
-    """
-    since = announced_at - answered_at
-    return sent_at + since * (1 - rate if since > 0 else 1 + rate)

@@ -10,23 +10,50 @@ from collections.abc import Coroutine
 from typing import Any
 
 from ..core import backoff
-from ..core.claim import Claim
+from ..core.claim import Claim, Refused
 from ..core.lease import FIXED, Hold, Policy
+from ..errors import InterlockError
 from . import wait
 from .ask import ask, too_late
+from .hold import finish, give_back
 from .site import Site
 
 
 async def try_acquire(site: Site, name: str, ttl: float, policy: Policy = FIXED, note: str = "") -> Hold | None:
     """One question. The hold, or None if somebody else has the lock. Raises Unavailable when the store does not answer."""
     site.runtime.here()
-    claim = Claim(name, site.runtime.token(note), ttl + policy.delay)
-    answer = await ask(site, claim, policy, site.runtime.now())
-    if not isinstance(answer, Hold):
-        return None
-    answer.waited = 0.0
-    site.gate.holds(answer)
-    return answer
+    answer = None
+    try:
+        with site.inside.visit(name, ttl):
+            if site.gate.closed:
+                raise site.closed()
+            claim = Claim(name, site.runtime.token(note), ttl + policy.delay)
+            answer = await ask(site, claim, policy, site.runtime.now())
+            if not isinstance(answer, Hold):
+                return None
+            answer.waited = 0.0
+            return await _had(site, answer)
+    except (InterlockError, GeneratorExit):
+        raise
+    except BaseException as error:
+        await _return(site, answer, error)
+        raise
+
+
+async def _had(site: Site, hold: Hold) -> Hold:
+    """It is ours, unless the client was closed meanwhile: then it is given back."""
+    site.gate.holds(hold)
+    if site.gate.closed:
+        error = site.closed()
+        await site.runtime.shield(lambda: give_back(site, hold, error))
+        raise error
+    return hold
+
+
+async def _return(site: Site, answer: Hold | Refused | None, error: BaseException) -> None:
+    """A signal's handler has raised `error` with an answer in hand that the caller does not get."""
+    if isinstance(answer, Hold):
+        await finish(site, answer, error)
 
 
 def acquire(
@@ -47,17 +74,26 @@ async def _poll(site: Site, name: str, ttl: float, timeout: float | None, policy
     began = runtime.now()
     give_up = None if timeout is None else began + timeout
     attempt = 0
-    while True:
-        # A fresh token each time: what a late clean-up of an earlier attempt takes back can never be this one's.
-        claim = Claim(name, runtime.token(note), ttl + policy.delay)
-        answer = await ask(site, claim, policy, runtime.now())
-        now = runtime.now()
-        if isinstance(answer, Hold):
-            answer.waited = now - began
-            return answer
-        left = None if give_up is None else give_up - now
-        if left is not None and left <= 0:
-            raise too_late(site, name, answer, now - began)
-        # When time is up in the middle of the pause, one last question follows: the lock may be free by then.
-        await runtime.sleep(backoff.pause(attempt, runtime.jitter(), answer.retry_after, left))
-        attempt += 1
+    answer = None
+    try:
+        with site.inside.visit(name, ttl):
+            while not site.gate.closed:
+                # A fresh token each time: what a late clean-up of an earlier attempt takes back can never be this one's.
+                claim = Claim(name, runtime.token(note), ttl + policy.delay)
+                answer = await ask(site, claim, policy, runtime.now())
+                now = runtime.now()
+                if isinstance(answer, Hold):
+                    answer.waited = now - began
+                    return await _had(site, answer)
+                left = None if give_up is None else give_up - now
+                if left is not None and left <= 0:
+                    raise too_late(site, name, answer, now - began)
+                # When time is up in the middle of the pause, one last question follows: the lock may be free by then.
+                await runtime.sleep(backoff.pause(attempt, runtime.jitter(), answer.retry_after, left))
+                attempt += 1
+            raise site.closed()
+    except (InterlockError, GeneratorExit):
+        raise
+    except BaseException as error:
+        await _return(site, answer, error)
+        raise

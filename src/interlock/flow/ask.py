@@ -7,7 +7,8 @@ can still put the lock into the store. Interleavings and where each is handled:
   down the same path, shielded and bounded
 - the caller is cancelled in the instant in which the reply arrives                            → the same: the transport counts
   a request as answered only when its caller has the answer
-- a signal's handler raises with the answer in hand                                           → released
+- a signal's handler raises with the answer in hand, here or in the transport                 → released, down any connection:
+  nothing of the token is on its way then
 - the grant took longer than it is valid (slow store, frozen process)                          → given back, `Unavailable`
 """
 
@@ -16,8 +17,9 @@ from __future__ import annotations
 from ..core.claim import Claim, Granted, Refused
 from ..core.lease import Hold, Policy, deadline
 from ..core.quorum import table
-from ..errors import AcquireTimeout, Unavailable, UsageError
-from .site import Site
+from ..core.shown import shown
+from ..errors import AcquireTimeout, InterlockError, Unavailable, UsageError
+from .site import NOTHING_LEFT, Site, Undone, tell
 
 
 async def ask(site: Site, claim: Claim, policy: Policy, sent_at: float) -> Hold | Refused:
@@ -29,17 +31,33 @@ async def ask(site: Site, claim: Claim, policy: Policy, sent_at: float) -> Hold 
         if isinstance(answer, Refused):
             return answer
         hold = believe(site, claim, answer, sent_at, policy)
-    except UsageError:  # an answer: nothing happened
+    except UsageError as error:  # an answer: nothing happened
+        if site.gate.closed:  # but then it may be that of the rest of a quorum, after a close that would not wait any longer
+            tell(
+                error, f"'{claim.name}' may stay locked for up to {claim.ttl:g} s: the client was closed while it was asked for"
+            )
         raise
     except BaseException as error:
-        if answer is None:
-            await site.undo(claim.name, claim.token, claim.ttl, error)
-        else:
-            await _return(site, claim, error)
+        try:
+            await _take_back(site, claim, error, answer is not None)
+        except BaseException as again:
+            if site.runtime.struck(again):  # in the midst of that
+                await _take_back(site, claim, again, answer is not None)
+            raise
         raise
     if hold is None:
         raise await _slow(site, claim, sent_at)
     return hold
+
+
+async def _take_back(site: Site, claim: Claim, error: BaseException, answered: bool) -> None:
+    """See to it that nothing is left of a claim, because of `error`. Harmless when repeated."""
+    if not answered:
+        undone = await site.undo(claim.name, claim.token, claim.ttl, error)
+        # Nothing of it is on its way, so it was not sent, or a signal's handler has raised before the answer came here.
+        answered = undone is Undone.NEVER_ASKED and site.runtime.struck(error)
+    if answered:
+        await _return(site, claim, error)
 
 
 async def _slow(site: Site, claim: Claim, sent_at: float) -> Unavailable:
@@ -60,7 +78,7 @@ async def _return(site: Site, claim: Claim, error: BaseException) -> bool:
     """Give back what was granted and is of no use, because of `error`. If that has no answer, what is left is said there."""
     try:
         await site.runtime.shield(lambda: site.backend.release(claim.name, claim.token, site.request_timeout))
-    except Unavailable:
+    except InterlockError:  # UsageError: the client was closed meanwhile
         await site.undo(claim.name, claim.token, claim.ttl, error, held=True)
         return False
     return True
@@ -80,7 +98,7 @@ def believe(site: Site, claim: Claim, granted: Granted, sent_at: float, policy: 
 
 def too_late(site: Site, name: str, refused: Refused, waited: float) -> AcquireTimeout:
     """The error for a wait that took too long."""
-    holder = f"held by {refused.owner}" if refused.owner else "held by somebody else"
+    holder = f"held by {shown(refused.owner)}" if refused.owner else "held by somebody else"
     if refused.owner.partition(" (")[0] == site.runtime.owner():
         holder += ", which is this process (locks are not re-entrant),"
     if refused.retry_after is None:
@@ -89,7 +107,7 @@ def too_late(site: Site, name: str, refused: Refused, waited: float) -> AcquireT
         end = f"for at most another {refused.retry_after:.1f} s unless it is extended"
     voted = f". The nodes say:\n{table(refused.votes)}" if refused.votes else f". The store is {site.backend.address}"
     return AcquireTimeout(
-        f"'{name}' could not be had in {waited:.2f} s: {holder} {end}. Nothing is left behind; try later or wait longer "
+        f"'{name}' could not be had in {waited:.2f} s: {holder} {end}. {NOTHING_LEFT}; try later or wait longer "
         f"with timeout={voted}",
         name=name,
         owner=refused.owner,

@@ -20,6 +20,7 @@ A little long because everything that may happen to a waiter is told here, and n
 from __future__ import annotations
 
 from _thread import RLock  # threading itself is forbidden to flows: it invites waiting
+from collections.abc import Callable
 from contextlib import suppress
 
 from ..core.claim import Refused
@@ -47,7 +48,7 @@ class Waiter:
     offered = ""  # the token of a hand-over to it that is on its way
     again = False  # it was told to ask again, since it asked last
     refused: Refused | None = None  # the last answer
-    clock: tuple[float, float] | None = None  # ours before a question, and the store's in the answer to it
+    after: int | None = None  # the highest fence of the name when it was answered last: what it is granted later is higher
     until = 0.0  # when it asks again, if nobody rings before: the end of the holder's lease
 
     def __init__(self, name: str, token: str, ttl: float, policy: Policy, note: str, fair: bool, arrival: float) -> None:
@@ -87,8 +88,8 @@ class Door:
             self.waiters.remove(waiter)
 
     def told(self, what: str) -> None:
-        """A watcher of the holder: if it is lost, or nobody has it any more, the first has to see to it."""
-        if what in ("lost", "dropped") and self.waiters:
+        """A watcher of the holder: if it is lost, or ends earlier, or nobody has it any more, the first has to see to it."""
+        if what in ("lost", "nearer", "dropped") and self.waiters:
             self.waiters[0].ring()
 
     def watch(self) -> None:
@@ -104,7 +105,7 @@ class Gate:
     def __init__(self) -> None:
         self.rely = RELY
         self.closed = False
-        self._emptied: Bell | None = None  # somebody waits until nobody waits any more
+        self.mind: Callable[[Hold], None] | None = None  # see `Keeper.mind`
         self._doors: dict[str, Door] = {}
         self.disown()
         forks.watch(self)
@@ -130,8 +131,7 @@ class Gate:
                 door.waiters.append(waiter)
                 return
             door.waiters = [waiter]
-            if door.holder is not None and door.holder.kept:
-                door.watch()
+            door.watch()
 
     def enter_and_ask(self, waiter: Waiter) -> bool:
         """`enter` and `turn` of one that finds nobody here: it asks the store, now. False: somebody is; nothing was done."""
@@ -217,8 +217,6 @@ class Gate:
             waiter.inside = False
             if first and door.waiters:
                 door.waiters[0].ring()
-        if self._emptied is not None:
-            self._emptied.ring()
 
     # --- getting it -----------------------------------------------------------------------------------------------------
 
@@ -248,10 +246,12 @@ class Gate:
         door.holder = hold
         if not door.waiters:
             return
-        if hold.policy.renew:
-            door.watch()  # a keeper will say so if it is lost
-        else:
-            door.waiters[0].ring()  # it has to mind the time itself
+        door.watch()
+        if hold.policy.renew and self.mind is not None:
+            with suppress(RuntimeError):  # no thread to be had
+                self.mind(hold)  # a keeper will say so if it is lost
+                return
+        door.waiters[0].ring()  # it has to mind the time itself
 
     def holds(self, hold: Hold) -> None:
         """A lease that was had without waiting."""
@@ -332,7 +332,7 @@ class Gate:
                 self.in_line.pop(token, None)
                 return False
             heir.token, heir.in_line = token, True
-            heir.refused, heir.clock = refused, (sent_at, refused.at)
+            heir.refused, heir.after = refused, refused.fence
             heir.until = 0.0 if heir.again else sent_at + self.relied_on(refused.retry_after or 0.0)
             return True
 
@@ -403,19 +403,20 @@ class Gate:
 
     # --- the end --------------------------------------------------------------------------------------------------------
 
-    def close(self, emptied: Bell) -> None:
-        """The client is to be closed: everybody leaves, and `emptied` is rung whenever somebody has."""
+    def close(self) -> None:
+        """The client is to be closed: everybody leaves."""
         with self.guard:
-            self.closed, self._emptied = True, emptied
+            self.closed = True
             for door in self._doors.values():
                 for waiter in door.waiters:
                     with suppress(RuntimeError):  # its loop is closed already, and it will never leave
                         waiter.ring()
 
-    def empty(self) -> bool:
-        """Whether nobody waits."""
+    def held(self, now: float) -> list[Hold]:
+        """What the store keeps for this client: leases that are held, or lost with an extension that may have got through."""
         with self.guard:
-            return not any(door.waiters for door in self._doors.values())
+            holders = [door.holder for door in self._doors.values() if door.holder is not None]
+        return [hold for hold in holders if not hold.released and not hold.dropped and (hold.unsure or not hold.lost(now))]
 
     def _sweep(self, fresh: Door, now: float) -> None:
         """Forget names whose leases ended without a release."""

@@ -12,7 +12,6 @@ Interleavings
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import NamedTuple, cast
 
 from ..backends.port import Line
@@ -21,6 +20,7 @@ from ..core.lease import Hold
 from ..errors import InterlockError, Unavailable, UsageError
 from .ask import believe
 from .gate import Waiter
+from .notes import left_behind
 from .site import Site
 
 PROBATION = 3.0  # seconds that a grant lasts which finds its waiter asleep; one that is awake renews it in time
@@ -28,11 +28,12 @@ PROBATION = 3.0  # seconds that a grant lasts which finds its waiter asleep; one
 
 class Outcome(NamedTuple):
     """What came of a hand-over. `held`: the lease was held. The rest is to be given back, once it is known to be released:
-    `unclaimed` was granted to an heir that has left; `token` is of no use to anybody."""
+    `unclaimed` was granted to an heir that has left; `token` is of no use to anybody. The store keeps either for `ttl`."""
 
     held: bool
     unclaimed: Hold | None = None
     token: str = ""
+    ttl: float = 0.0
 
 
 def place(site: Site, waiter: Waiter, inbox: str) -> Place:
@@ -62,36 +63,57 @@ async def hand_over(site: Site, hold: Hold, heir: Waiter, barges: bool) -> Outco
         if isinstance(handed.heir, Granted):
             given = believe(site, claim, handed.heir, sent_at, heir.policy)
             if given is not None:
-                return Outcome(handed.held, None if site.gate.handed(hold, heir, given, barges) else given)
+                taken = site.gate.handed(hold, heir, given, barges)
+                return Outcome(handed.held, None if taken else given, ttl=claim.ttl)
         elif site.gate.stands(heir, handed.heir, sent_at):
             site.gate.left(hold)
             return Outcome(handed.held)
         site.gate.withdraw(heir, token)
         site.gate.left(hold)
-        return Outcome(handed.held, token=token)  # granted too late to be of use, or nobody needs it any more
+        return Outcome(handed.held, None, token, claim.ttl)  # granted too late to be of use, or nobody needs it any more
     except UsageError:  # an answer: nothing happened
         site.gate.withdraw(heir, token)
         return None
     except BaseException as error:
-        site.gate.withdraw(heir, token)
-        if handed is not None and handed.held:  # interrupted with the answer in hand: nobody must release it once more
-            hold.released = True
-            hold.notify("released")
-            site.gate.left(hold)
-        with suppress(InterlockError):
-            unanswered = await site.runtime.shield(lambda: site.backend.undo(hold.name, token, site.request_timeout))
-            if isinstance(error, Unavailable) and not unanswered:  # that was its answer
-                return None
-            if not unanswered and token not in (heir.token, heir.hold and heir.hold.token):  # interrupted with it in hand
-                await site.runtime.shield(lambda: drop(site, hold.name, token))
+        held = handed is not None and handed.held
+        try:
+            answered = await _take_back(site, hold, heir, token, held, error)
+        except BaseException as again:
+            if site.runtime.struck(again):  # in the midst of that
+                await _take_back(site, hold, heir, token, held, again)
+            raise
+        if answered and isinstance(error, Unavailable):  # that was its answer
+            return None
         raise
 
 
-async def drop(site: Site, name: str, token: str) -> None:
-    """Nobody needs this token any more: it leaves the line, or passes on what it got. If the store does not answer, its ttl
-    ends it. To be shielded."""
-    with suppress(InterlockError):
-        try:
-            await site.backend.release(name, token, site.request_timeout)
-        except Unavailable:
-            await site.backend.undo(name, token, site.request_timeout)
+async def _take_back(site: Site, hold: Hold, heir: Waiter, token: str, held: bool, error: BaseException) -> bool:
+    """See to it that nothing is left of the heir's claim, because of `error`; `held`: the lease was given back by it. Whether
+    nothing was unanswered. Harmless when repeated."""
+    site.gate.withdraw(heir, token)
+    if held:  # interrupted with the answer in hand: nobody must release it once more
+        hold.released = True
+        hold.notify("released")
+        site.gate.left(hold)
+    try:
+        if await site.runtime.shield(lambda: site.backend.undo(hold.name, token, site.request_timeout)):
+            return False
+        if not isinstance(error, Unavailable) and token not in (heir.token, heir.hold and heir.hold.token):
+            await site.runtime.shield(lambda: drop(site, hold.name, token))  # interrupted with the answer in hand, perhaps
+        return True
+    except InterlockError as failure:  # logged: the error may never be seen, if the release itself comes to a good end
+        left_behind(hold.name, heir.ttl, failure)
+    return False
+
+
+async def drop(site: Site, name: str, token: str, within: float | None = None) -> None:
+    """Nobody needs this token any more: it leaves the line, or passes on what it got. To be shielded.
+
+    Raises Unavailable if the store does not answer, UsageError if the client is closed: then its ttl ends it.
+    """
+    within = site.request_timeout if within is None else within
+    try:
+        await site.backend.release(name, token, within)
+    except Unavailable:
+        if not await site.backend.undo(name, token, within):
+            raise

@@ -2,19 +2,23 @@
 
 Invariants: a lease that is over never comes back; its deadline only moves when the store has confirmed it, and moves down
 when an answer was lost; the token is kept until the store has answered; the body's own exception is never masked.
+
+A little long because a release may be interrupted anywhere, and each way that it ends is told here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from math import inf
 
 from ..core.claim import Gone
-from ..core.lease import DOUBTFUL, HELD, Hold
-from ..errors import InterlockError, LeaseLost, Unavailable, UsageError
+from ..core.lease import Hold
+from ..errors import InterlockError, Unavailable, UsageError
 from .hand import Outcome, drop, hand_over
-from .site import Site, Undone
+from .inside import Mark
+from .loss import lost
+from .notes import left_behind
+from .site import Site, Undone, tell_left
 
 
 def check(hold: Hold, now: float) -> None:
@@ -25,47 +29,13 @@ def check(hold: Hold, now: float) -> None:
         raise UsageError(f"the lease on '{hold.name}' was released; acquire the lock again")
 
 
-def lost(hold: Hold) -> LeaseLost:
-    """The error that says so."""
-    how, advice = _WORDS.get(hold.gone, ("", "Use a longer ttl, or extend in time"))
-    if hold.stopped == "max_hold":
-        how, advice = f"its max_hold of {hold.policy.max_hold:g} s is over", "Do less under one lock, or allow more time"
-    elif hold.stopped == "progress":
-        how, advice = f"progress() was not called for {hold.policy.progress:g} s", "Find out where the work hangs"
-    elif hold.stopped == "cancelled":
-        how, advice = "the task that renews it was cancelled, with all others perhaps", "Do not cancel tasks that are not yours"
-    how = how or f"its ttl of {hold.ttl:g} s is over"
-    return LeaseLost(
-        f"the lease on '{hold.name}' (fence {hold.fence}) is lost: {how}. Others may be working on it, so stop writing; "
-        f"what you wrote since is safe only where the resource checks the fence. {advice}",
-        name=hold.name,
-        reason=hold.gone or "expired",
-    )
-
-
-_WORDS = {
-    "taken": ("somebody else holds it now", "Find out who took it: its holder is shown by `interlock status`"),
-    "forced": (
-        "it was removed from the store before its time",
-        "Either somebody deleted it, or the store lost its memory or its clock jumped",
-    ),
-    "unreachable": (
-        "the store could not be reached to renew it",
-        "Look at the store and the network; a longer ttl rides out longer outages",
-    ),
-    "paused": (
-        "this process did not get to run in time to renew it (suspended, stopped, or starved by something that blocks)",
-        "A longer ttl rides out longer pauses; in a coroutine nothing may block the event loop",
-    ),
-    "forked": ("it belongs to the parent process", "Acquire in the process that does the work"),
-}
-
-
-def run_out(hold: Hold, now: float) -> None:
+def run_out(site: Site, hold: Hold, now: float) -> None:
     """The moment to tell has come and nobody renewed it, or the store has said so: it is lost."""
-    if not hold.released and not hold.leaving:
+    with site.gate.guard:  # or a release might begin between the two lines, and be told that it is lost
+        if hold.released or hold.leaving:
+            return
         hold.gone = hold.gone or hold.ending(now)
-        hold.tell()
+    hold.tell()
 
 
 async def extend(site: Site, hold: Hold, ttl: float, moved: Callable[[], None] = lambda: None) -> None:
@@ -77,22 +47,24 @@ async def extend(site: Site, hold: Hold, ttl: float, moved: Callable[[], None] =
     check(hold, sent_at)
     delay = hold.policy.delay
     flight = hold.extending(ttl)
-    if hold.shorten(sent_at, ttl):
-        moved()
     try:
+        site.inside.busy[flight] = (site.inside.who(),)
+        if hold.shorten(sent_at, ttl):
+            moved()
         # The lease's own fence goes with it: a store that lost its counter learns it anew.
         within = min(site.within(ttl), hold.deadline - sent_at)
         answer = await site.backend.extend(hold.name, hold.token, ttl + delay, within, hold.fence)
     except UsageError:  # an answer: nothing happened
         raise
     except BaseException as error:
-        hold.unconfirmed(sent_at, ttl)
+        hold.unconfirmed(sent_at, ttl, site.runtime.now(), followed=True)
         if isinstance(error, Unavailable):
             left = hold.remaining(site.runtime.now())
             error.tell(f"The lease on '{hold.name}' is held for another {left:.1f} s as it stands; extend again or release")
         raise
     finally:
         hold.landed(flight)
+        site.inside.leave(flight)
     if hold.released or hold.leaving:  # meanwhile, by another thread
         check(hold, sent_at)
     now = site.runtime.now()
@@ -107,7 +79,7 @@ async def extend(site: Site, hold: Hold, ttl: float, moved: Callable[[], None] =
         await release(site, hold)
         raise lost(hold)
     hold.wanted = ttl
-    hold.renewed(sent_at, answer.ttl - delay, flight)
+    hold.renewed(sent_at, answer.ttl - delay, flight, site.settled(hold.token))
 
 
 async def release(site: Site, hold: Hold) -> bool:
@@ -116,26 +88,94 @@ async def release(site: Site, hold: Hold) -> bool:
     Not stopped by a cancellation: that is raised once the answer is known. Raises Unavailable if the store stays silent; the
     token is kept, so it may be called again.
     """
-    if hold.released:
-        return False
-    site.runtime.here()
-    if hold.lost(site.runtime.now()):
-        if hold.unsure and not hold.kept:  # else the keeper does it; nobody should wait here for a store that is away
-            await site.runtime.shield(lambda: abandon(site, hold, site.request_timeout))
-        return False  # else it needs no round trip: the store lets go of it by itself
+    inside = site.inside
+    mark: Mark | None = None
     try:
+        if hold.released:
+            return False
+        site.runtime.here()
+        if hold.lost(site.runtime.now()):
+            if hold.unsure and not hold.kept:  # else the keeper does it; nobody should wait here for a store that is away
+                await site.runtime.shield(lambda: abandon(site, hold, site.request_timeout))
+            return False  # else it needs no round trip: the store lets go of it by itself
+        mark = (inside.who(),)
+        if inside.busy.setdefault(hold, mark) is not mark and not await _take_over(site, hold, mark):
+            return False
         if hold.in_flight:
             await _join(site, hold)
         return await _give_back(site, hold)
-    except Exception:
+    except (InterlockError, GeneratorExit):  # the latter: nothing can be awaited any more
         raise
-    except BaseException:
-        # Interrupted. What was sent has been followed by an undo; what was not sent is sent now, and not interrupted again.
-        # (Not shielded from the start: a task for each release is a fifth of its cost, and this hardly ever happens.)
-        if hold.state(site.runtime.now()) in (HELD, DOUBTFUL):
-            with suppress(InterlockError):
-                await site.runtime.shield(lambda: _give_back(site, hold))
+    except BaseException as error:
+        # Cancelled, or a signal's handler has raised. (Not shielded from the start: a task for each release is a fifth of its
+        # cost, and this hardly ever happens.)
+        await finish(site, hold, error, mark)
         raise
+    finally:
+        if mark is not None and inside.busy.get(hold) is mark:
+            del inside.busy[hold]
+            if inside.bells:
+                inside.ring()
+
+
+async def _take_over(site: Site, hold: Hold, mark: Mark) -> bool:
+    """Another thread or task is releasing it: wait for that. Whether it is still to be released, and by us.
+
+    Two that are on their way at once could not tell from their answers whether the lease was lost: the second finds nothing.
+    """
+    busy = site.inside.busy
+    if mark[0] and busy.get(hold) == mark:  # a signal handler has interrupted it, and it cannot go on before that returns
+        return True
+    until = site.runtime.now() + 4 * site.request_timeout  # an extension, the release and their undoing
+
+    def under_way() -> bool:
+        return busy.setdefault(hold, mark) is not mark
+
+    await site.runtime.shield(lambda: site.inside.wait(under_way, until))
+    if under_way():  # its end was never noted: an exception struck there
+        busy[hold] = mark
+    if hold.released or hold.lost(site.runtime.now()):
+        busy.pop(hold, None)
+        site.inside.ring()
+        return False
+    return True
+
+
+async def give_back(site: Site, hold: Hold, error: BaseException) -> None:
+    """Release what was granted and is of no use, because of `error`. What stays in the store is said there."""
+    try:
+        await release(site, hold)
+    except InterlockError as failure:
+        tell_left(error, hold.name, hold.ttl + hold.policy.delay, failure)
+
+
+async def finish(site: Site, hold: Hold, error: BaseException, mark: Mark | None = None) -> None:
+    """A release was interrupted by `error`, before it began perhaps: do it, whoever interrupts meanwhile. If that gets no
+    answer, it is said on the error. Harmless when repeated, and for a lease that is over. `mark`: that of the release."""
+    if hold.released or hold.lost(site.runtime.now()):
+        if hold.released:  # it may have struck before the end of that was noted
+            site.inside.leave(hold)
+        return
+    busy, mine = site.inside.busy, mark or (site.inside.who(),)
+
+    async def give_back() -> None:
+        if busy.setdefault(hold, mine) is not mine and not await _take_over(site, hold, mine):
+            return
+        hold.leaving = True
+        within = site.request_timeout
+        if not await site.backend.undo(hold.name, hold.token, within):  # nothing is on its way: any connection will do
+            await site.backend.release(hold.name, hold.token, within)
+        hold.released = hold.released or not hold.lost(site.runtime.now())
+        hold.notify("released")
+        site.gate.left(hold)
+
+    try:
+        await site.runtime.shield(give_back)
+    except InterlockError as failure:
+        error.add_note(f"interlock: '{hold.name}' was not released ({failure}): it ends with its ttl, within {hold.ttl:g} s")
+    finally:
+        if busy.get(hold) is mine:
+            site.inside.leave(hold)
 
 
 async def _join(site: Site, hold: Hold) -> None:
@@ -177,19 +217,25 @@ async def _watch(site: Site, hold: Hold, going_on: Callable[[], bool], until: Ca
 
 
 async def abandon(site: Site, hold: Hold, within: float) -> None:
-    """A lost lease whose last extend may have got through: the store would keep it for that ttl."""
+    """A lost lease whose last extend may have got through: the store would keep it for that ttl. Or one whose block is over. If
+    it cannot be given back, because the store is away or the client is closed, that is logged."""
     hold.unsure = False
-    if hold.policy.delay:  # it was not given back: the name stays closed, as was asked for
+    if hold.policy.delay and not hold.forsaken:  # it was not given back: the name stays closed, as was asked for
         return
-    with suppress(Unavailable, UsageError):  # away, or the client is closed
-        try:
-            await site.backend.release(hold.name, hold.token, within)
-        except Unavailable:
-            await site.backend.undo(hold.name, hold.token, within)
+    try:
+        with site.inside.visit(hold.name, hold.ttl):
+            if hold.forsaken and await site.backend.undo(hold.name, hold.token, within):
+                return  # a release was interrupted on its way
+            await drop(site, hold.name, hold.token, within)
+    except InterlockError as failure:
+        left_behind(hold.name, hold.ttl, failure)
 
 
 async def _give_back(site: Site, hold: Hold) -> bool:
-    again, hold.leaving = hold.leaving, True  # whatever comes of it: once the request is out, somebody else may have the lock
+    with site.gate.guard:  # see `run_out`
+        if hold.gone:
+            return False
+        again, hold.leaving = hold.leaving, True  # whatever comes of it: once it is out, somebody else may have the lock
     heir = site.gate.heir(hold) if site.backend.capabilities.lines else None
     outcome = None
     try:
@@ -204,7 +250,7 @@ async def _give_back(site: Site, hold: Hold) -> bool:
         hold.leaving = False
         error.add_note(f"interlock: '{hold.name}' was not released: it ends with its ttl, within {hold.ttl:g} s")
         raise
-    except BaseException as error:
+    except Unavailable as error:
         # If the answer is lost, not the question: ask again down the same path.
         def undone(confirmed: bool) -> None:
             if not confirmed:
@@ -214,8 +260,8 @@ async def _give_back(site: Site, hold: Hold) -> bool:
             hold.notify("released")
             site.gate.left(hold)
 
-        ended = await site.undo(hold.name, hold.token, hold.ttl, error, held=isinstance(error, Unavailable), then=undone)
-        if ended is Undone.CONFIRMED and isinstance(error, Unavailable):
+        ended = await site.undo(hold.name, hold.token, hold.ttl, error, held=True, then=undone)
+        if ended is Undone.CONFIRMED:
             return hold.released
         raise
     if held or (again and not hold.lost(site.runtime.now())):  # an earlier release did it, and its answer was lost
@@ -234,11 +280,14 @@ async def _give_back(site: Site, hold: Hold) -> bool:
 
 async def _pass_on(site: Site, name: str, outcome: Outcome) -> None:
     """The one that a hand-over was meant for has left: on to the next."""
-    if outcome.unclaimed is not None:
-        with suppress(InterlockError):
-            await release(site, outcome.unclaimed)
-    else:
-        await drop(site, name, outcome.token)
+    given = outcome.unclaimed
+    try:
+        if given is not None:
+            await release(site, given)
+        else:
+            await drop(site, name, outcome.token)
+    except InterlockError as failure:
+        left_behind(name, outcome.ttl, failure)
 
 
 async def leave(site: Site, hold: Hold, error: BaseException | None) -> None:

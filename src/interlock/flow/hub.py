@@ -4,13 +4,13 @@ Invariants
 - Whoever has asked to be listened for (`listen`) is, for as long as a request may take and LINGER more, and then for as long as
   it stands in line.
 - One opens the inbox, the others wait for that: a thousand who come at once make one connection.
-- A grant is believed no longer than the store keeps it, however long its announcement was on its way. Without anything to
-  measure that by, it is not believed at all.
+- A grant is believed no longer than the store keeps it, however long its announcement was on its way, and whatever the store's
+  clock did meanwhile: it counts from a moment of our clock that was certainly before it (`Announced.at`). If too little
+  is left of it, it is not believed at all: the waiter asks, and the answer counts from that question.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from math import inf
 from typing import cast
 
@@ -21,11 +21,16 @@ from ..errors import InterlockError, Unavailable, UsageError
 from ..runtime import forks
 from ..runtime.base import Bell, Runtime, Spawned
 from .gate import Gate, Waiter
+from .inside import Inside
+from .notes import left_behind
 
 LINGER = 5.0  # seconds for which an inbox that nobody waits for is still listened to
 TICK = 0.5  # how often it looks whether anybody still waits
 REOPEN = 0.1  # pause before an inbox that cannot be opened is tried again
 GUESS = 1.0  # seconds for which the wall clock, which may be set, is not looked at again
+# The share of a grant that must be left of it, so that it is believed without asking. A lease that is renewed is renewed at a
+# third of its ttl. A fixed one is all that its holder gets.
+RENEWED, FIXED = 1 / 2, 9 / 10
 
 
 class Opening:
@@ -39,7 +44,9 @@ class Opening:
 class Hub:
     """The listener of one client."""
 
-    def __init__(self, backend: Backend, runtime: Runtime, request_timeout: float, drift: float, gate: Gate) -> None:
+    def __init__(
+        self, backend: Backend, runtime: Runtime, request_timeout: float, drift: float, gate: Gate, inside: Inside
+    ) -> None:
         self._offset: float | None = None  # the store's clock minus ours, as far as we know: only orders the line
         self._guess = 0.0  # the same, as far as this machine knows, and when it was asked
         self._guessed_at = -inf
@@ -48,6 +55,7 @@ class Hub:
         self._request_timeout = request_timeout
         self._drift = drift
         self._gate = gate
+        self._inside = inside
         self._start_afresh()
         forks.watch(self)
 
@@ -201,27 +209,37 @@ class Hub:
                 if hold is None:  # too old to be believed: the waiter asks
                     self._gate.ask_again(waiter)
                     return
-                if self._gate.serve(waiter, hold):
-                    return
+                try:
+                    if self._gate.serve(waiter, hold):
+                        return
+                except BaseException:  # a signal's handler has raised: the waiter looks whether it has it
+                    self._gate.ask_again(waiter)
+                    raise
             elif self._gate.has(announced.name, announced.token):
                 return
-        with suppress(InterlockError):  # for somebody who has left: pass it on
-            await self._line.release(announced.name, announced.token, self._request_timeout)
+        await self._pass_on(announced)
+
+    async def _pass_on(self, announced: Announced) -> None:
+        """It is for somebody who has left. Not stopped by a close, which waits for it."""
+        name, token = announced.name, announced.token
+        with self._inside.visit(name, announced.ttl):
+            try:
+                await self._runtime.shield(lambda: self._line.release(name, token, self._request_timeout))
+            except InterlockError as failure:
+                left_behind(name, announced.ttl, failure)
 
     def _believed(self, waiter: Waiter, announced: Announced) -> Hold | None:
-        """The hold that an announcement gives, if it can still be believed.
+        """The hold that an announcement gives, if it can be believed.
 
-        It was granted, on our clock, at least so long after our last question as the store's clock has advanced since its
-        answer. And before now, whatever that clock did.
+        Not if it may tell of a grant before the last answer, which was a refusal: its fence is not higher than that answer's,
+        or there was no answer yet.
         """
-        if waiter.clock is None:  # the answer to its first question is still on its way
+        if waiter.after is None or announced.fence <= waiter.after:
             return None
-        now, (sent_at, at) = self._runtime.now(), waiter.clock
-        since = (announced.at - at) * (1 - self._drift)
-        granted_at = min(sent_at + since, now)
-        ttl = announced.ttl - waiter.policy.delay
-        until = deadline(granted_at, ttl, self._drift)
-        if since < 0 or now >= until:
+        now, ttl = self._runtime.now(), announced.ttl - waiter.policy.delay
+        granted_at, whole = min(announced.at, now), deadline(0.0, ttl, self._drift)
+        until = granted_at + whole
+        if until - now <= whole * (RENEWED if waiter.policy.renew else FIXED):
             return None
         hold = Hold(announced.name, announced.token, ttl, announced.fence, until, self._drift, granted_at, waiter.policy)
         hold.wanted = waiter.ttl

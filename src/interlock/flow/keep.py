@@ -31,11 +31,11 @@ from ..core import renewal
 from ..core.claim import Gone, Granted, Renewal
 from ..core.lease import Flight, Hold
 from ..core.renewal import Keeping, Step
-from ..errors import InterlockError, Unavailable, UsageError
+from ..errors import Unavailable, UsageError
 from ..runtime import forks
 from ..runtime.base import Bell, Spawned
 from .hold import abandon, run_out
-from .notes import Notes, log
+from .notes import Notes, left_behind, log
 from .roster import Roster
 from .site import Site
 
@@ -55,6 +55,7 @@ class Keeper:
         self._notes = Notes()
         self._unanswered = False  # the last request was not
         self._teller = self._note_loss  # one object for all leases
+        site.gate.mind = self.mind
         self._start_afresh()
         forks.watch(self)
 
@@ -80,11 +81,33 @@ class Keeper:
         Called again when its ttl has changed.
         """
         hold.kept = hold.policy.renew and not self._closed
+        self.mind(hold)
+
+    def mind(self, hold: Hold) -> None:
+        """Tell its watchers when it is lost, whether or not it is ever kept. Asks no store.
+
+        Those who wait behind a lease rely on that from the grant on: an exception of a signal handler may strike before its
+        holder has it, and nobody would keep it.
+        """
         hold.teller = self._teller
         crowded = self._roster.add(hold)
         if self._spawned is None:
             self._start()
         elif crowded or (renewal.earliest(hold) < self._wakes_at and renewal.first_look(hold) < self._wakes_at):
+            self._ring()
+
+    def forsake(self, hold: Hold) -> None:
+        """Its block is over, and a signal's handler has kept it from being given back: do that, soon. Asks no store.
+
+        Called wherever the collector runs.
+        """
+        hold.dropped = hold.forsaken = True
+        hold.kept = False
+        self._untidy.append(hold)
+        with suppress(Exception):  # no loop runs any more, or the interpreter ends: it is not renewed, and ends with its ttl
+            self._site.runtime.here()
+            if self._spawned is None:
+                self._start()
             self._ring()
 
     def keeping(self) -> Keeping:
@@ -93,14 +116,27 @@ class Keeper:
         return self._notes.keeping(kept)
 
     async def close(self) -> None:
-        """End. What it kept is not renewed any more and expires."""
+        """End. What it kept is not renewed any more and expires. What it lost and the store may still have is given back, or
+        named if its deadline is still to come."""
         with self._guard:
             self._closed = True
             spawned, self._spawned = self._spawned, None
-        if spawned is not None:
-            await spawned.end()
-        for hold in self._roster.everybody():
-            hold.kept = False
+        try:
+            if spawned is not None:
+                await spawned.end()
+        finally:
+            for hold in self._roster.everybody():
+                hold.kept = False
+            await self._site.runtime.shield(self._give_up_all) if self._untidy else None
+
+    async def _give_up_all(self) -> None:
+        until = self._site.runtime.now() + self._site.request_timeout
+        while self._untidy:
+            hold, now = self._untidy.pop(), self._site.runtime.now()
+            if _tidy_at(hold) <= now < until:
+                await self._rid(hold, until - now)
+            elif hold.unsure or hold.forsaken:
+                left_behind(hold.name, hold.ttl, UsageError("the client was closed"))
 
     def _ring(self) -> None:
         if self._bell is not None:
@@ -127,13 +163,35 @@ class Keeper:
 
     async def _run(self, era: int) -> None:
         try:
-            await self._go_on(era)
+            try:
+                await self._go_on(era)
+            except BaseException:
+                if forsaken := [hold for hold in self._untidy if hold.forsaken]:  # nobody else will give them back
+                    await self._site.runtime.shield(lambda: self._give_back(forsaken))
+                raise
         except BaseException:  # somebody cancels every task of the loop: the next lease starts it again
             if era == self._era:
                 self._spawned = None
                 for hold in self._roster.everybody():
                     hold.stopped = "cancelled"
+                self._tell_in_time(era)
             raise
+
+    def _tell_in_time(self, era: int) -> None:
+        """Without a task, which somebody cancelled: nothing is renewed, but whoever loses a lease is told."""
+        if self._closed or era != self._era:  # or another keeper has them by now
+            return
+        runtime = self._site.runtime
+        now, moments = runtime.now(), []
+        for hold in self._roster.everybody():
+            if hold.released or hold.told or hold.dropped:
+                continue
+            if hold.gone or now >= hold.tell_at:
+                run_out(self._site, hold, now)
+            else:
+                moments.append(hold.tell_at)
+        if moments:
+            runtime.later(min(moments) - now, lambda: self._tell_in_time(era))
 
     async def _go_on(self, era: int) -> None:
         runtime = self._site.runtime
@@ -162,13 +220,13 @@ class Keeper:
     def _may_end(self) -> bool:
         with self._guard:
             mine, self._spawned = self._spawned, None
-            if self._roster.incoming:  # whoever put it there may have seen that the keeper is there
+            if self._roster.incoming or self._untidy:  # whoever put it there may have seen that the keeper is there
                 self._spawned = mine
                 return False
             return True
 
     def _next_look(self) -> float:
-        return min([self._roster.next_look(), *(hold.deadline for hold in self._untidy)])
+        return min([self._roster.next_look(), *map(_tidy_at, self._untidy)])
 
     async def _sleep(self, until: float) -> None:
         bell = self._bell
@@ -185,13 +243,14 @@ class Keeper:
         """Tell whom there is to tell; those that are due for renewal."""
         now = self._site.runtime.now()
         seen = self._roster.look(now, self._site.drift, renewing)
-        for hold in seen.lost:  # all of them first: a callback is a thread to start, and many take their time
-            if not hold.released and not hold.leaving:
-                if hold.kept and (self._unanswered or not renewing):  # it waited behind a request that was not answered
-                    hold.failures = hold.failures or 1
-                hold.gone = hold.gone or hold.ending(now)
+        with self._site.gate.guard:  # see `run_out`
+            for hold in seen.lost:  # all of them first: a callback is a thread to start, and many take their time
+                if not hold.released and not hold.leaving:
+                    if hold.kept and (self._unanswered or not renewing):  # it waited behind a request that was not answered
+                        hold.failures = hold.failures or 1
+                    hold.gone = hold.gone or hold.ending(now)
         for hold in seen.lost:
-            run_out(hold, now)
+            run_out(self._site, hold, now)
         for hold in seen.doubtful:
             hold.notify("doubtful")
         for hold in seen.due:
@@ -202,6 +261,7 @@ class Keeper:
         """Whoever found it out."""
         if hold.unsure:
             self._untidy.append(hold)
+            self._ring()  # it may be asleep for longer
         self._notes.lost(hold, self._site.runtime.now())
 
     # --- asking the store -----------------------------------------------------------------------------------------------
@@ -271,7 +331,7 @@ class Keeper:
             self._notes.failures += 1
             hold.failures += 1
             hold.retry_at = now + renewal.retry_after(hold, self._site.runtime.jitter())
-            hold.unconfirmed(sent_at, ttl)
+            hold.unconfirmed(sent_at, ttl, now)
         elif hold.released or hold.leaving:
             pass  # somebody gave it back meanwhile
         elif isinstance(answer, Gone):
@@ -300,16 +360,32 @@ class Keeper:
                 raise outcome
             return True
 
-        ripe = [hold for hold in self._untidy if hold.deadline <= now][:TIDY]
+        ripe = [hold for hold in self._untidy if _tidy_at(hold) <= now][:TIDY]
         await self._site.runtime.race([self._give_back(ripe), self._sleep(self._roster.next_look())], ended)
 
     async def _give_back(self, ripe: list[Hold]) -> None:
         for hold in ripe:
-            self._untidy.remove(hold)  # tried once; not a new list: other threads may be adding to this one
+            with suppress(ValueError):
+                self._untidy.remove(hold)  # not a new list: other threads may be adding to this one
             left = self._undisturbed() - self._site.runtime.now()
             within = max(min(self._site.request_timeout, left), 0.001)
-            with suppress(InterlockError):
-                await abandon(self._site, hold, within)
+            try:
+                await self._rid(hold, within)
+            except BaseException:  # there was something else to do, or the client is closed: it is still to be given back
+                hold.unsure = True
+                self._untidy.append(hold)
+                raise
+
+    async def _rid(self, hold: Hold, within: float) -> None:
+        await abandon(self._site, hold, within)
+        if hold.forsaken:
+            hold.notify("dropped")
+            self._site.gate.left(hold)
+
+
+def _tidy_at(hold: Hold) -> float:
+    """When a lease may be given back that is lost, or that nobody has any more."""
+    return -inf if hold.forsaken else hold.deadline
 
 
 def stored(hold: Hold, ttl: float) -> float:

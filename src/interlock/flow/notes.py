@@ -60,6 +60,18 @@ class Notes:
                 )
 
 
+def left_behind(name: str, ttl: float, failure: BaseException) -> None:
+    """Something may stay in the store, and no error of a caller's can say so."""
+    log(
+        "warning",
+        "'%s' may stay locked for up to %g s: what is of no use there could not be given back (%s)",
+        name,
+        ttl,
+        failure,
+        extra={"event": "left_behind", "lock": name, "seconds": ttl},
+    )
+
+
 def log(level: str, message: str, *args: object, **more: Any) -> None:
     """Say it."""
     import logging  # lazily: most keepers never say anything

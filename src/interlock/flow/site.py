@@ -8,10 +8,13 @@ from typing import NamedTuple
 
 from ..backends.port import Backend
 from ..core.lease import DRIFT_RATE
-from ..errors import InterlockError, Unavailable
+from ..errors import InterlockError, NotAcquired, Unavailable, UsageError
 from ..runtime.base import Runtime
 from .gate import Gate
 from .hub import Hub
+from .inside import Inside
+
+NOTHING_LEFT = "Nothing is left behind"
 
 
 class Undone(Enum):
@@ -31,13 +34,27 @@ class Site(NamedTuple):
     drift: float
     gate: Gate
     hub: Hub
+    inside: Inside
 
     @classmethod
     def of(cls, backend: Backend, runtime: Runtime, request_timeout: float, drift: float = DRIFT_RATE) -> Site:
         """A new one, where nobody waits yet."""
         gate = Gate()
         gate.rely = max(gate.rely, getattr(backend, "rely", 0.0))
-        return cls(backend, runtime, request_timeout, drift, gate, Hub(backend, runtime, request_timeout, drift, gate))
+        if allow_for := getattr(backend, "allow_for", None):  # a quorum has waits of its own, by other clocks
+            allow_for(drift)
+        inside = Inside(runtime)
+        hub = Hub(backend, runtime, request_timeout, drift, gate, inside)
+        return cls(backend, runtime, request_timeout, drift, gate, hub, inside)
+
+    def settled(self, token: str) -> bool:
+        """See `Backend.settled`. A store that does not say so may let requests overtake each other."""
+        settled: Callable[[str], bool] | None = getattr(self.backend, "settled", None)
+        return settled is not None and settled(token)
+
+    def closed(self) -> UsageError:
+        """The error of whoever asks, or waits, while the client is closed."""
+        return UsageError(f"the client for {self.backend.address} is closed; make a new one")
 
     def within(self, ttl: float) -> float:
         """How long a question about a lease of `ttl` may take: an answer later than the ttl is of no use."""
@@ -69,16 +86,26 @@ class Site(NamedTuple):
         except InterlockError as failure:
             said = str(failure).rstrip()
             why = f" ({said})" if said not in str(error) else ""  # once is enough
-            _tell(error, f"The clean-up got no answer either, so '{name}' may stay locked for up to {ttl:g} s{why}")
+            tell(error, f"The clean-up got no answer either, so '{name}' may stay locked for up to {ttl:g} s{why}")
             return Undone.SILENCE
         if held and not confirmed:
-            _tell(error, f"So '{name}' was not released: it ends with its ttl, within {ttl:g} s; release may be called again")
+            tell(error, f"So '{name}' was not released: it ends with its ttl, within {ttl:g} s; release may be called again")
         elif isinstance(error, Unavailable):
-            error.tell("Nothing is left behind")
+            error.tell(NOTHING_LEFT)
         return Undone.CONFIRMED if confirmed else Undone.NEVER_ASKED
 
 
-def _tell(error: BaseException, text: str) -> None:
+def tell_left(error: BaseException, name: str, ttl: float, failure: BaseException) -> None:
+    """Say on `error` that something stays in the store, because of a clean-up that ended with `failure`."""
+    said = f"'{name}' may stay locked for up to {ttl:g} s"
+    if not any(said in text for text in (str(error), *getattr(error, "__notes__", ()))):
+        tell(error, f"{said}: the clean-up failed ({failure})")
+
+
+def tell(error: BaseException, text: str) -> None:
+    """Say on `error` what its caller should know of."""
+    if isinstance(error, NotAcquired):
+        error.args = (str(error.args[0]).replace(f"{NOTHING_LEFT}; try", "Try"),)
     if isinstance(error, Unavailable):
         error.tell(text)
     else:

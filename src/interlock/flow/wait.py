@@ -8,31 +8,32 @@ handled:
 - an announcement is lost, the inbox breaks      → everybody in line asks again (`Hub`), or when the holder's lease ends
 - the holder is a stranger who announces nothing → asked again every now and then, as without a line (`_again_at`)
 - no inbox can be opened                         → the same; unless this user may not, which is said
-- the announcement waited in a buffer            → its age is told by the store's clock (`Hub`); if it is too old, asked again
+- the announcement waited in a buffer            → it counts from the last answered question (`Hub`); if that is old: asks
+- it tells of a grant before the last answer     → its fence is not higher than that answer's: asked again
+- the store's clock is set back or forward       → no grant is dated by it
 - told to ask again while an answer is on its way → it asks again all the same (`Gate.asked`)
 - the answer to its own question says that it was served, before the announcement does → that one is ignored (`Gate.has`)
 - gave up, cancelled, interrupted                → `_give_up`: it leaves the line; what it was given meanwhile is passed on
 - an announcement for somebody who has left      → passed on at once (`Hub`)
 - what it was given is over before it came to it → it is first once more, with another token (`Gate.back`)
-- the client is closed                           → everybody gives up (`dismiss`), and the connections are closed after that
+- the client is closed                           → everybody gives up, and the connections are closed after that (`closing`)
 - too many nodes of a quorum owe its token answers → it goes on with another, as old as before (`Gate.renew`)
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from math import inf
 from typing import cast
 
 from ..core import backoff
 from ..core.claim import Claim, Refused
 from ..core.lease import Hold, Policy
-from ..errors import InterlockError, Unavailable, UsageError
+from ..errors import InterlockError, Unavailable
 from .ask import ask, too_late
 from .gate import Waiter
 from .hand import drop, place
-from .hold import release
-from .site import Site
+from .hold import give_back
+from .site import Site, tell_left
 
 
 async def acquire(site: Site, name: str, ttl: float, timeout: float | None, policy: Policy, note: str, fair: bool) -> Hold:
@@ -41,43 +42,36 @@ async def acquire(site: Site, name: str, ttl: float, timeout: float | None, poli
     runtime.here()
     began = runtime.now()
     me = Waiter(name, runtime.token(note), ttl, policy, note, fair, began)
-    answer = None
+    inside, answer = site.inside, None
     try:  # from here on: whoever is first and gone would keep everybody waiting
+        inside.busy[me] = (inside.who(),)
         if gate.enter_and_ask(me):
             answer = await ask(site, Claim(name, me.token, ttl + policy.delay if policy.delay else ttl), policy, began)
             if type(answer) is Hold:
                 gate.got(me, answer)
                 if not gate.closed and not me.gone:
+                    inside.busy.pop(me, None)  # here, not at the end: a signal that strikes must find it in our hands
+                    if inside.bells:
+                        inside.ring()
                     return answer
         else:
             gate.enter(me)
         hold = await _wait(site, me, inf if timeout is None else began + timeout, answer)
         hold.waited = runtime.now() - began
+        inside.leave(me)
         return hold
     except BaseException as error:
-        if me.hold is None and type(answer) is Hold:  # interrupted with it in hand
-            me.hold = answer
         try:
-            await _give_up(site, me)
+            await _give_up(site, me, answer, error)
+        except BaseException as again:
+            if runtime.struck(again):  # in the midst of that, or before it had begun
+                await _give_up(site, me, answer, again)
+            raise
         finally:
-            if not me.gone:  # a signal struck before it had begun
-                gate.leave(me)
+            inside.leave(me)
         if gate.closed and isinstance(error, Unavailable):  # it hung up on us, in the middle of a question
-            raise _closed(site) from error
+            raise site.closed() from error
         raise
-
-
-async def dismiss(site: Site) -> None:
-    """The client is to be closed: have everybody who waits give up, and let them leave the store's line. Bounded."""
-    emptied = site.runtime.latch()
-    site.gate.close(emptied)
-    until = site.runtime.now() + site.request_timeout
-    while not site.gate.empty() and site.runtime.now() < until:
-        await emptied.wait(until)
-
-
-def _closed(site: Site) -> UsageError:
-    return UsageError(f"the client for {site.backend.address} is closed; make a new one")
 
 
 async def _wait(site: Site, me: Waiter, give_up: float, answer: Hold | Refused | None) -> Hold:
@@ -86,7 +80,7 @@ async def _wait(site: Site, me: Waiter, give_up: float, answer: Hold | Refused |
     attempt = 0
     while True:
         if gate.closed or me.gone:  # gone: in the child of a fork
-            raise _closed(site)
+            raise site.closed()
         now = runtime.now()
         if me.hold is not None and me.hold.lost(now):  # given while we waited for an answer or did not run, and over by now
             gate.back(me, runtime.token(me.note))
@@ -127,9 +121,9 @@ async def _ask(site: Site, me: Waiter, waits: bool, answer: Hold | Refused | Non
         if answer is None:
             sent_at = runtime.now()
             answer = await ask(site, Claim(me.name, me.token, ttl), me.policy, sent_at)
-        if isinstance(answer, Hold):
+        if answer.__class__ is Hold:  # not by a call: a signal's handler might raise there, and nobody would have the hold
             return answer
-        me.refused = answer
+        me.refused = answer = cast(Refused, answer)
         site.hub.set_clock(sent_at, answer.at)
         if answer.spent or not me.in_line:  # a quorum may still be taking back what some granted: not what it votes for next
             site.gate.renew(me, runtime.token(me.note))
@@ -141,14 +135,14 @@ async def _ask(site: Site, me: Waiter, waits: bool, answer: Hold | Refused | Non
         return None
     sent_at = runtime.now()
     answer = await ask(site, Claim(me.name, me.token, ttl, place(site, me, inbox)), me.policy, sent_at)
-    if isinstance(answer, Hold):
+    if answer.__class__ is Hold:  # as above
         return answer
-    me.refused = answer
+    me.refused = answer = cast(Refused, answer)
     site.hub.set_clock(sent_at, answer.at)
     if answer.spent:
         site.gate.renew(me, runtime.token(me.note))
     else:
-        me.clock = sent_at, answer.at
+        me.after = answer.fence
     return None
 
 
@@ -170,16 +164,21 @@ def _again_at(site: Site, me: Waiter, attempt: int) -> float:
     return now + backoff.pause(attempt, jitter, refused.retry_after, None)
 
 
-async def _give_up(site: Site, me: Waiter) -> None:
-    """Leave the line, here and in the store, and pass on what came in the last moment."""
+async def _give_up(site: Site, me: Waiter, answer: Hold | Refused | None, error: BaseException) -> None:
+    """Leave the line, here and in the store, and pass on what came in the last moment, or is the `answer` that it was
+    interrupted with. What stays there is said on `error`. Harmless when repeated."""
+    if me.hold is None and isinstance(answer, Hold):
+        me.hold = answer
     given = site.gate.leave(me)
 
     async def clean_up() -> None:
         if given is not None:
-            with suppress(InterlockError):
-                await release(site, given)
+            await give_back(site, given, error)
         if me.in_line and (given is None or given.token != me.token):
-            await drop(site, me.name, me.token)
+            try:
+                await drop(site, me.name, me.token)
+            except InterlockError as failure:
+                tell_left(error, me.name, me.ttl, failure)
 
     if given is not None or me.in_line:
         await site.runtime.shield(clean_up)

@@ -68,6 +68,10 @@ class AsyncioRuntime(World):
                 "this AsyncClient belongs to the parent process; nothing was done. Make a client of its own in the child"
             )
 
+    def struck(self, error: BaseException) -> bool:
+        """See `Runtime.struck`."""
+        return not isinstance(error, asyncio.CancelledError) and super().struck(error)
+
     def here(self) -> None:
         """See `Runtime.here`."""
         self._check_parent()
@@ -116,6 +120,10 @@ class AsyncioRuntime(World):
         """See `Runtime.call`. In the loop, so it must not block."""
         attempt(function, what)
 
+    def later(self, seconds: float, function: Callable[[], None]) -> None:
+        """See `Runtime.later`."""
+        asyncio.get_running_loop().call_later(min(seconds, LONGEST_SLEEP), function)
+
     async def settle(self) -> None:
         """See `Runtime.settle`."""
         while self._finishing:
@@ -158,59 +166,6 @@ class AsyncioRuntime(World):
                     race.finished = self._finishing.discard
                 else:
                     await interrupt(rest)
-
-
-class Leash:
-    """Cancels the task that a block runs in, and at the block's end tells its own cancellation from others'.
-
-    As asyncio.timeout does: each cancellation is counted by the task, so one from outside is never taken for ours.
-    """
-
-    def __init__(self, due: Callable[[], float], fire: Callable[[], None]) -> None:
-        """Calls `fire` at the moment that `due` names, which may move on meanwhile."""
-        task = asyncio.current_task()
-        if task is None:
-            raise UsageError("a block on a lock needs a task to run in; use it inside a coroutine that asyncio runs")
-        self._task = task
-        self._loop = asyncio.get_running_loop()
-        self._cancelling = task.cancelling()
-        self._due, self._fire = due, fire
-        self._pulled = False
-        self._again: asyncio.Handle | None = None
-        self._alarm = self._loop.call_later(due() - now(), self._look)
-
-    def _look(self) -> None:
-        left = self._due() - now()
-        if left > 0:
-            self._alarm = self._loop.call_later(min(left, LONGEST_SLEEP), self._look)
-        else:
-            self._fire()
-
-    def rearm(self) -> None:
-        """What is due may have come nearer."""
-        self._alarm.cancel()
-        self._alarm = self._loop.call_later(min(max(self._due() - now(), 0.0), LONGEST_SLEEP), self._look)
-
-    def pull(self) -> None:
-        """Cancel the task, once."""
-        if self._pulled:
-            return
-        if asyncio.current_task() is self._task:
-            # It is told in another way, by an exception perhaps; unless it goes on, which is seen when it waits next. (To
-            # cancel a task from inside would strike wherever it waits next, even after the block.)
-            self._again = self._again or self._loop.call_soon(self.pull)
-        else:
-            self._pulled = True
-            self._task.cancel()
-
-    def slip(self, error: BaseException | None) -> bool:
-        """The block ends with `error`. Whether that is our cancellation, and nobody else's."""
-        self._alarm.cancel()
-        if self._again is not None:
-            self._again.cancel()
-        if not self._pulled:
-            return False
-        return self._task.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError)
 
 
 class TaskBell:

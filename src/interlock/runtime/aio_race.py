@@ -16,6 +16,7 @@ from asyncio.tasks import _enter_task, _leave_task  # the documented way to be a
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from ..errors import InterlockError
 from .base import Bored, Ended
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ class Race:
                 self.finished(racer)
             return
         try:
-            enough = self.error is None and self._ended(racer.index, outcome)
+            enough = self.error is not None or self._ended(racer.index, outcome)
         except BaseException as error:  # noqa: BLE001 - raised by the race itself
             self.error, enough = error, True
         if enough or not self.open:
@@ -97,8 +98,10 @@ class Racer:
             awaited = self._work.send(None) if error is None else self._work.throw(error)
         except StopIteration as stop:
             outcome = stop.value
-        except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001 - an outcome like any other
+        except (InterlockError, asyncio.CancelledError) as failure:  # an outcome like any other
             outcome = failure
+        except Exception as struck:  # noqa: BLE001 - a signal's handler has raised it: the race raises it
+            outcome, self._race.error = struck, struck
         else:
             if awaited is None:  # it lets others have a turn
                 awaited = loop.create_future()

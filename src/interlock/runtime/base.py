@@ -10,6 +10,7 @@ from os import urandom  # what `secrets` is made of, without its eight modules
 from typing import Any, Protocol, TypeVar
 
 from ..core import token
+from ..errors import InterlockError
 
 T = TypeVar("T")
 LOOKS = 5  # at two clocks that are to be compared
@@ -114,6 +115,13 @@ class Runtime(Protocol):
         """Call a user's function so that it harms nobody here: what it raises is logged, how long it takes is its own affair
         in the blocking colour. `what` is what it is called in the log."""
 
+    def later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call it after so many seconds, in the loop or in a thread of its own; never if that ends before."""
+
+    def struck(self, error: BaseException) -> bool:
+        """Whether it may have been raised between any two instructions, by a signal's handler, say: neither an error of ours
+        nor a cancellation, which arrives where something is awaited."""
+
     def here(self) -> None:
         """Raise UsageError if this is another event loop than the one before."""
 
@@ -148,6 +156,12 @@ def attempt(function: Callable[[], object], what: str) -> None:
             logging.getLogger("interlock").exception("%s raised", what, extra={"event": "callback_failed"})
 
 
+def by_a_handler(error: BaseException) -> bool:
+    """Whether an OSError is not the system's, which have numbers: a signal's handler has raised it, a TimeoutError as a rule.
+    What strikes anywhere says nothing about a file or a connection, and is not ours to explain or to drop."""
+    return isinstance(error, OSError) and error.errno is None
+
+
 class World:
     """What both colours share."""
 
@@ -156,6 +170,10 @@ class World:
     def __init__(self) -> None:
         self._owner = ""
         self._pid = 0
+
+    def struck(self, error: BaseException) -> bool:
+        """See `Runtime.struck`."""
+        return not isinstance(error, InterlockError)
 
     def here(self) -> None:
         """See `Runtime.here`."""

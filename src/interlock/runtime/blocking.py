@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from ..errors import InterlockError
+from . import forks
 from .base import Bored, Ended, World, attempt, now
 from .ending import stop_at_exit
 from .stepping import Abandoned, Parked, Wait, Waits, run, wait, wait_any
@@ -34,8 +36,18 @@ class BlockingRuntime(World):
         time.sleep(0)
 
     async def shield(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """See `Runtime.shield`. A thread cannot be cancelled; Ctrl-C still gets through, on purpose."""
-        return await make()
+        """See `Runtime.shield`. A thread cannot be cancelled. What a signal's handler raises meanwhile waits until the work,
+        begun once more, is done; of two, the second gets through, on purpose."""
+        try:
+            return await make()
+        except (InterlockError, Abandoned, GeneratorExit):
+            raise
+        except BaseException as struck:
+            try:
+                await make()
+            except InterlockError as error:
+                struck.add_note(f"interlock: the clean-up failed: {error}")
+            raise
 
     async def race(
         self,
@@ -99,6 +111,12 @@ class BlockingRuntime(World):
         except RuntimeError:  # no more threads, or the interpreter ends: late is better than never
             attempt(function, what)
 
+    def later(self, seconds: float, function: Callable[[], None]) -> None:
+        """See `Runtime.later`."""
+        timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), function)
+        timer.daemon = True
+        timer.start()
+
 
 class ThreadBell:
     """See `Bell`. A pipe that holds at most one byte."""
@@ -112,6 +130,11 @@ class ThreadBell:
         os.set_blocking(self._hammer, False)
         self._open = True
         self._rung = False
+        forks.watch(self)
+
+    def disown(self) -> None:
+        """See `forks`: the pipe is the parent's, and a number that is kept may mean another file by the time it is closed."""
+        self.close()
 
     def ring(self) -> None:
         """See `Bell.ring`."""
@@ -123,7 +146,7 @@ class ThreadBell:
 
     async def wait(self, until: float) -> bool:
         """See `Bell.wait`."""
-        if not self._rung and not await Wait(self._ear, until):
+        if not self._rung and not await Wait(self._ear if self._open else None, until):
             return False
         with self._guard:
             if self._rung:
@@ -194,7 +217,7 @@ def _step(one: Any, value: Any, index: int, waiting: dict[int, Wait | Waits], en
         return False
     except StopIteration as stop:
         outcome = stop.value
-    except Exception as error:  # noqa: BLE001 - an outcome like any other; what is not an Exception ends the race
+    except InterlockError as error:  # an outcome like any other; what a signal's handler raises ends the race
         outcome = error
     return ended(index, outcome)
 
@@ -211,8 +234,6 @@ def _abandon(one: Coroutine[Any, Any, Any]) -> None:
         return
     try:
         one.throw(Abandoned())
-    except (Abandoned, StopIteration):
-        return
-    except Exception:  # noqa: BLE001 - nobody is interested any more
+    except (Abandoned, StopIteration, InterlockError):  # nobody is interested any more
         return
     one.close()  # it wanted to wait once more: there is no time for that

@@ -4,6 +4,10 @@ A child has copies of the parent's descriptors, and some of what they lead to is
 loop's epoll set, a pipe. Using or even closing such a copy can harm the parent. So whoever owns something of the kind is told
 (`watch`), lets go of it unclosed where closing would be felt (`keep`), and makes its own when it is next needed.
 
+The copies of sockets are closed at once (`close_in_child`), not when somebody next looks at them: a child that becomes a daemon
+closes every descriptor and opens files of its own, and what was kept by its number would be one of these. To close a copy says
+nothing to the peer, and leaves the parent's alone.
+
 Some things cannot be inherited at all, not even unused: SQLite keeps notes on a file for the whole process, and a child that
 has them believes in locks it does not have. Whoever owns such a thing puts it away before the fork (`guard`). Forks of several
 threads come one after the other, so that none of them waits for what another has put away.
@@ -17,9 +21,10 @@ from contextlib import suppress
 from threading import RLock
 from typing import Protocol
 
+from .base import attempt, now
 from .crowd import Crowd
 
-PATIENCE = 2.0  # seconds that a fork may be kept waiting for each guarded thing
+PATIENCE = 2.0  # seconds that a fork may be kept waiting, for all guarded things together
 
 
 class Forgetful(Protocol):
@@ -39,10 +44,24 @@ class Guarded(Protocol):
         """In the parent, after it, in the same thread, if it was suspended."""
 
 
+class Socket(Protocol):
+    """As in the standard library."""
+
+    def close(self) -> None:
+        """Close it, unless somebody counts on it."""
+
+    def fileno(self) -> int:
+        """Its number; -1 when it is closed or detached."""
+
+    def detach(self) -> int:
+        """Forget the number without closing it."""
+
+
 generation = 0  # how many forks lie between the first process and this one
 
 _watched: Crowd[Forgetful] = Crowd()
 _guarded: Crowd[Guarded] = Crowd()
+_sockets: Crowd[Socket] = Crowd()
 _suspended: list[Guarded] = []
 _forking = RLock()  # a signal handler may fork while its thread is about to
 _forks = 0  # that are under way
@@ -58,6 +77,11 @@ def guard(thing: Guarded) -> None:
     """Have `thing` suspended around every fork from now on. One that is under way has to end first: it would miss it."""
     with _forking:
         _guarded.add(thing)
+
+
+def close_in_child(sock: Socket) -> None:
+    """Have this process's copy of a socket closed in every forked child from now on, before anything else runs there."""
+    _sockets.add(sock)
 
 
 def keep(inherited: object) -> None:
@@ -94,7 +118,10 @@ def _before() -> None:
     global _forks  # noqa: PLW0603 - there is one, as there is one process
     _forking.acquire()
     _forks += 1
-    _suspended.extend(thing for thing in _guarded.present() if thing not in _suspended and thing.suspend(PATIENCE))
+    until = now() + PATIENCE
+    for thing in _guarded.present():
+        if thing not in _suspended and thing.suspend(max(until - now(), 0.0)):
+            _suspended.append(thing)
 
 
 def _in_parent() -> None:
@@ -113,8 +140,18 @@ def _in_child() -> None:
     _forks = max(_forks - 1, 0)
     _suspended.clear()
     _forking.release()
+    for sock in _sockets.present():
+        _drop(sock)
     for thing in _watched.present():
-        thing.disown()
+        attempt(thing.disown, "what a forked child has to let go of")
+
+
+def _drop(sock: Socket) -> None:
+    """Close it, whoever else counts on it. The object has no number from then on, so nobody can close or use another's."""
+    with suppress(OSError):
+        sock.close()
+        if sock.fileno() >= 0:  # a loop counts on it
+            os.close(sock.detach())
 
 
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -7,8 +7,10 @@ two events, one before and one after; an answer that never came has none.
     ask      it begins to acquire `name`; `lease` is how this attempt is known from here on
     got      it holds it: `fence`, and `until` when it believes so. `note` is "watched" if it is to be told of a loss
     kept     renewed, or the end has come nearer: `until`
+    beyond   it believes in it for longer than the store keeps it, as the simulator knows: `until`, and `note` says more
     says     it is asked how long it has left: `until` is when it will be over, by its own account
     told     it is told that it lost it; `note` is the reason, `until` the deadline, `margin` how early it may be told
+    unkept   its client is closed from here on: it is not renewed any more, and nobody is told of its end
     leave    it begins to release
     left     it has; `note`: "released" or what came of it
     not      it did not get it; `note` says why. `value` 1: the faults were over, it should have got it
@@ -118,7 +120,7 @@ def _lease(asked: float, events: list[Event]) -> Lease:
 
 
 def overlap(history: Sequence[Event], leases: Sequence[Lease], slack: float) -> list[Violation]:
-    """Two leases of one name were believed to be held at the same time."""
+    """Two leases of one name were believed to be held at the same time, or might have been."""
     found = []
     last: dict[str, tuple[float, str]] = {}  # per name: the latest end so far, and whose
     spans = [(begin, end, lease) for lease in leases for begin, end in lease.spans if end > begin]
@@ -129,7 +131,7 @@ def overlap(history: Sequence[Event], leases: Sequence[Lease], slack: float) -> 
             found.append(Violation("overlap", text, begin))
         if end > until:
             last[lease.name] = end, lease.lease
-    return found
+    return found + [Violation("overlap", event.note, event.at) for event in history if event.what == "beyond"]
 
 
 def fences(history: Sequence[Event], leases: Sequence[Lease], slack: float) -> list[Violation]:
@@ -194,6 +196,7 @@ def telling(history: Sequence[Event], leases: Sequence[Lease], slack: float) -> 
             pauses.setdefault(event.who, []).append((event.at, inf))
         elif event.what == "resume" and pauses.get(event.who):
             pauses[event.who][-1] = pauses[event.who][-1][0], event.at
+    unkept = {event.lease for event in history if event.what == "unkept"}
     found = _claims(history, slack)
     for lease in leases:
         if len(lease.spans) > 1:
@@ -202,7 +205,8 @@ def telling(history: Sequence[Event], leases: Sequence[Lease], slack: float) -> 
             )
             found.append(Violation("told", text, lease.spans[1][0]))
         told, until = lease.told, lease.until
-        if lease.got.note != "watched" or lease.left <= (until + slack if told is None else min(until, told.at)):
+        untold = lease.lease in unkept or lease.got.note != "watched"
+        if untold or lease.left <= (until + slack if told is None else min(until, told.at)):
             continue  # nobody is to be told, or it was given back before
         latest = until
         for begin, end in pauses.get(lease.who, ()):

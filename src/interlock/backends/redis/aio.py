@@ -8,6 +8,8 @@ Rules of the file
   still go down it. So what is awaited on it is on record as well (`_retired`): one task may have to follow what another
   waits for. It is closed when nobody is owed anything on it, or long after, with undos as the last things sent; but not of
   living tokens (`keep`): that would take a lease from a node that its holder counts on.
+
+A little long because all that may become of a connection is told here.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from typing import Any, cast
 from ...errors import Unavailable, UsageError
 from ...runtime import forks
 from ...runtime.base import now
-from .aio_wire import BROKEN, LATE, AsyncEar, Stream, Wire
+from .aio_wire import BROKEN, LATE, AsyncEar, Stream, Wire, broken
 from .connect import Recipe
 from .resp import Reply
 from .scripts import Request
-from .transport import Undo
+from .transport import Astray, Undo
 
 OVERDUE = 5.0  # seconds after which an answer that nobody waits for is not expected any more
 CLOSING = 1.0  # seconds for the goodbyes of connections
@@ -40,15 +42,13 @@ class AsyncTransport:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._owing: dict[str, tuple[Wire, Undo, float]] = {}  # and since when
         self._living: set[str] = set()  # tokens
+        self._astray = Astray(OVERDUE)
         self._ears: set[AsyncEar] = set()
         self._closed = False
         forks.watch(self)
 
     def disown(self) -> None:
-        """See `forks`. To close a connection here would take it out of the parent's epoll set as well."""
-        forks.keep((self._wire, list(self._owing.values()), self._ears))
-        for ear in self._ears:  # or it would keep those alive who wait in the parent
-            forks.sever(ear.fileno())
+        """See `forks`. Each connection sees to itself (`Stream.disown`)."""
         self._wire, self._ears, self._closed = None, set(), True
         self._owing.clear()
 
@@ -64,6 +64,7 @@ class AsyncTransport:
             if undo is not None and tokens:
                 self._overtakes_nothing(tokens[0])
             wire = self._owed_on(tokens) or await self._take(until, tokens)
+            self._astray.update(token for token, owing in before if owing[0] is not wire)
         reply = await self._exchange(wire, request, mark, tokens, until, undo)
         for token, owing in before:
             settled = owing[0] is wire or owing[1] is None  # what went down another connection, and creates something, is not
@@ -88,6 +89,10 @@ class AsyncTransport:
             return await self._exchange(await self._take(until), request, mark, (token,), until, None)
         finally:
             self._forget(token)
+
+    def settled(self, token: str) -> bool:
+        """See `transport.Transport.settled`."""
+        return token not in self._astray
 
     def keep(self, token: str) -> None:
         """See `transport.Transport.keep`."""
@@ -185,7 +190,7 @@ class AsyncTransport:
             connecting.set_result(None)
 
     async def _connect(self, until: float) -> Any:
-        connection = self._recipe.make(max(until - now(), 0.001))
+        connection = self._recipe.make(until)
         try:
             await connection.connect()
             return connection
@@ -207,14 +212,11 @@ class AsyncTransport:
             if reply is BROKEN or reply is LATE:
                 raise self._silent(wire, reply)
         except BaseException:
-            for token in tokens:
-                before = self._owing.get(token)
-                if undo is None and before is not None and before[0].dead and before[1] is not None:
-                    continue  # it matters more what that one may still do
-                self._owing.pop(token, None)
-                self._owing[token] = wire, undo, now()
-                if before is not None and before[0] is not wire:
-                    self._sweep(before[0])
+            try:
+                self._owes(wire, tokens, undo)
+            except BaseException:  # a signal's handler has raised in the midst of that
+                self._owes(wire, tokens, undo)
+                raise
             raise
         finally:
             wire.users -= 1
@@ -222,10 +224,21 @@ class AsyncTransport:
                 self._sweep(wire)
         return cast(Reply, reply)
 
+    def _owes(self, wire: Wire, tokens: Sequence[str], undo: Undo) -> None:
+        """Put down that a request of these tokens has no answer. Harmless when repeated."""
+        for token in tokens:
+            before = self._owing.get(token)
+            if undo is None and before is not None and before[0].dead and before[1] is not None:
+                continue  # it matters more what that one may still do
+            self._owing.pop(token, None)
+            self._owing[token] = wire, undo, now()
+            if before is not None and before[0] is not wire:
+                self._sweep(before[0])
+
     def _silent(self, wire: Wire, reply: object) -> Unavailable:
         where = self._recipe.address
         if reply is BROKEN:
-            return Unavailable(f"the connection to {where} broke", backend=where, cause="closed")
+            return broken(f"the connection to {where}", wire.why, where)
         if wire is self._wire:
             self._wire = None
             self._retired(wire)

@@ -9,6 +9,7 @@ from math import inf
 from typing import Any, Final, NamedTuple, cast
 
 from ...errors import Unavailable
+from ...runtime import forks
 from ...runtime.aio import TaskBell
 from ...runtime.base import now
 from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
@@ -37,8 +38,21 @@ class Stream(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, self._writer.transport)
         self._transport.set_protocol(self)
         self._parser = Parser()
+        sock = self._transport.get_extra_info("socket")
+        self._socket = getattr(sock, "_sock", None)  # asyncio's own; another loop has none to give
+        if self._socket is not None:
+            forks.close_in_child(self._socket)
+        forks.watch(self)
         self.gone = asyncio.get_running_loop().create_future()  # until the close is done
         self.dead = False
+        self.why = ""  # it broke, if there is more to say than that
+
+    def disown(self) -> None:
+        """See `forks`. To close it by the loop's means would take it out of the parent's epoll set as well."""
+        self.dead = True
+        forks.keep(self._writer)
+        if self._socket is None:
+            forks.sever(self.fileno())
 
     def eof_received(self) -> None:
         """The peer has closed it. `connection_lost` comes a turn later; who asks meanwhile must not be sent here again."""
@@ -47,6 +61,7 @@ class Stream(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """It is over."""
         self.dead = True
+        self.why = self.why or str(error or "")
         if not self.gone.done():
             self.gone.set_result(None)
 
@@ -131,21 +146,25 @@ class Wire(Stream):
             self._set_alarm(min(ahead))
 
     def data_received(self, data: bytes) -> None:
-        """Give each reply to the request whose mark it carries; one whose caller has left is dropped."""
+        """Give each reply to the request whose mark it carries; one whose caller has left is dropped. Who waits is on record
+        until it has been told: what a signal's handler raises here closes the connection, and then everybody is told."""
         self._parser.feed(data)
         waiting, next_reply = self._waiting, self._parser.next
         try:
             while (reply := next_reply()) is not INCOMPLETE:
-                mark, future, _, _, _ = waiting.popleft()
+                mark, future, _, _, _ = waiting[0]
                 # Replies come in order: when one is missing it will never come, and its request stays unanswered.
                 while not (answers(cast(Reply, reply), mark) or isinstance(reply, ErrorReply)):
                     settle(future, BROKEN)
-                    mark, future, _, _, _ = waiting.popleft()
+                    waiting.popleft()
+                    mark, future, _, _, _ = waiting[0]
                 if type(reply) is ErrorReply:
                     self.carried.clear()
                 if not future.done():
                     future.set_result(reply)
-        except (ProtocolError, IndexError):  # not RESP, or a reply to nothing that was asked
+                waiting.popleft()
+        except (ProtocolError, IndexError) as error:
+            self.why = str(error) if isinstance(error, ProtocolError) else "a reply to nothing that was asked"
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -197,7 +216,8 @@ class AsyncEar(Stream):
         try:
             while (reply := self._parser.next()) is not INCOMPLETE:
                 self._heard.append(cast(Reply, reply))
-        except ProtocolError:
+        except ProtocolError as error:
+            self.why = str(error)
             self.close()
         self._bell.ring()
 
@@ -212,7 +232,12 @@ class AsyncEar(Stream):
         self._bell.ring()
 
     def _broken(self) -> Unavailable:
-        return Unavailable(f"the inbox's connection to {self._address} broke", backend=self._address, cause="closed")
+        return broken(f"the inbox's connection to {self._address}", self.why, self._address)
+
+
+def broken(what: str, why: str, address: str) -> Unavailable:
+    """What to tell those who counted on a connection."""
+    return Unavailable(f"{what} broke{': ' if why else ''}{why}", backend=address, cause="closed")
 
 
 def settle(future: asyncio.Future[Any], outcome: object) -> None:

@@ -29,40 +29,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 
 from ...core.claim import SHOWN, Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked, free
 from ...core.quorum import Roll
 from ...core.token import ALIAS_DIGITS
+from ...errors import Unavailable
 from ...runtime.base import Runtime
 from ..port import Capabilities, Standing
-from .clock import ServerClock
 from .inbox import Mailbox
 from .packing import (
     EPOCH_MS,
     IDLE_COUNTER_MS,
     LOSS_KEY,
     ROLL_KEY,
+    Ballot,
+    ballot_of,
     claiming,
+    first_claim,
     fresh_mark,
     given,
     leaving,
     line_keys,
     lock_keys,
     ms,
+    number,
     plain_claim,
     plain_hand_over,
     plain_leave,
     plain_release,
     plain_vote,
     queue,
+    roll_of,
     seconds,
     standing,
     text,
     undoing,
+    words_of,
 )
-from .refusals import nonsense, not_a_lock, refusal
+from .refusals import denied, nonsense, not_a_lock, refusal
 from .resp import ErrorReply, Reply
-from .scripts import CLAIM, ENROLL, EXTEND, HAND_OVER, INSPECT, RELEASE, RETREAT, ROLL, Request, Script
+from .scripts import CLAIM, ENROLL, EXTEND, HAND_OVER, INSPECT, LOOK, RELEASE, RETREAT, ROLL, Request, Script
 from .transport import Transport, Undo
 
 GONE, NOT_A_LOCK = -1, -3  # what extend.lua says of a lease, unless it gives its fence or says that somebody else has it
@@ -77,78 +84,105 @@ class RedisBackend:
     def __init__(self, address: str, transport: Transport, runtime: Runtime) -> None:
         self.address = address
         self._transport = transport
-        self._now = runtime.now
-        self._clock = ServerClock(runtime.now)
-        self._roll: tuple[bytes, ...] = ()  # the key, once it is a node of a quorum
+        self._now, self._struck = runtime.now, runtime.struck
+        self._unchecked = True  # nobody has looked yet whether this user may do all that is needed: see preflight.lua
+        self._ballot = Ballot()  # once it is a node of a quorum there is something on it
         self._places: dict[str, bytes] = {}  # token → how it stands in line, from before that is sent until it is out
-        self._waiting: set[str] = set()  # tokens that were told that they stand there
+        # Tokens that were told that they stand there, and when that was asked: what is announced to them was granted later.
+        self._waiting: dict[str, float] = {}
         self._mailbox = Mailbox(address, transport, runtime.now)
 
     async def claim(self, claim: Claim, within: float) -> Granted | Refused:
         """See `port.Backend.claim`."""
         name, token, ttl, place = claim
-        if place is None and token not in self._places:  # the way of nearly all: as `_claim`, with less ado
-            mark, tokens, until = fresh_mark(), (token,), self._now() + within
+        if self._unchecked:
+            answer = await self._first_claim(claim, Ballot(), 0, within)
+        elif place is None and token not in self._places:  # the way of nearly all: as `_claim`, with less ado
+            mark, tokens, sent_at = fresh_mark(), (token,), self._now()
+            until = sent_at + within
             request = plain_claim(name, token, ms(ttl), mark)
-            undo = partial(_undo, name, self._roll, (token, b""))
+            undo = partial(_undo, name, self._ballot, (token, b""))
             reply = await self._transport.call(request, mark, tokens, until, undo)
             if type(reply) is ErrorReply:
                 reply = await self._refused(request, reply, mark, name, tokens, until, undo)
-            if type(reply) is list and len(reply) == 4 and reply[0] == 1:
-                _, fence, micros, _ = reply
-                if type(fence) is int and type(micros) is int:  # `_claimed` would say the same, and takes longer
-                    self._clock.told(micros, self._transport.age)
+            if type(reply) is list and len(reply) == 3 and reply[0] == 1:
+                fence = reply[1]
+                if type(fence) is int:  # `_claimed` would say the same, and takes longer
                     return Granted(fence, given(ttl))
-            answer = self._claimed(claim, reply)
+            answer = self._claimed(claim, reply, sent_at)
         else:
-            answer = await self._claim(claim, (), 0, within)
+            answer = await self._claim(claim, Ballot(), 0, within)
         if isinstance(answer, Unmarked):
             raise nonsense(self.address, [-1])
         return answer
 
     async def vote(self, claim: Claim, proposal: int, within: float) -> Granted | Refused | Unmarked:
         """See `port.Member.vote`."""
+        if self._unchecked:
+            return await self._first_claim(claim, self._ballot, proposal, within)
         if claim.place is not None or claim.token in self._places:
-            return await self._claim(claim, (ROLL_KEY,), proposal, within)
-        name, mark, tokens, until = claim.name, fresh_mark(), (claim.token,), self._now() + within
-        request, undo = plain_vote(claim, proposal, mark), self._undo(name, (claim.token, b""))
+            return await self._claim(claim, self._ballot, proposal, within)
+        name, mark, tokens, sent_at = claim.name, fresh_mark(), (claim.token,), self._now()
+        until = sent_at + within
+        request, undo = plain_vote(claim, proposal, self._ballot.nodes, mark), self._undo(name, (claim.token, b""))
         reply = await self._transport.call(request, mark, tokens, until, undo)
         if type(reply) is ErrorReply:
             reply = await self._refused(request, reply, mark, name, tokens, until, undo)
-        return self._claimed(claim, reply)
+        return self._claimed(claim, reply, sent_at)
 
-    async def _claim(self, claim: Claim, more: tuple[bytes, ...], proposal: int, within: float) -> Granted | Refused | Unmarked:
-        name, token = claim.name, claim.token
+    async def _first_claim(self, claim: Claim, ballot: Ballot, proposal: int, within: float) -> Granted | Refused | Unmarked:
+        """A claim that looks, in the same request, whether this user may do all that is needed. One of many at once will do."""
+        self._unchecked = False
+        try:
+            return await self._claim(claim, ballot, proposal, within, first=True)
+        except BaseException:
+            self._unchecked = True
+            raise
+
+    async def _claim(
+        self, claim: Claim, ballot: Ballot, proposal: int, within: float, first: bool = False
+    ) -> Granted | Refused | Unmarked:
+        name, token, sent_at = claim.name, claim.token, self._now()
         keys, arguments = lock_keys(name), claiming(claim, proposal)
         if claim.place is not None or token in self._places:
             keys, arguments = line_keys(name), arguments + self._stand(claim)
+        elif first:
+            arguments += (first_claim(name),)
         member = self._places.get(token, b"")
-        reply = await self._run(CLAIM, keys + more, arguments, name, (token,), within, self._undo(name, (token, member)))
-        return self._claimed(claim, reply)
+        undo = self._undo(name, (token, member))
+        try:
+            reply = await self._run(CLAIM, keys + ballot.roll, arguments + ballot.nodes, name, (token,), within, undo)
+            return self._claimed(claim, reply, sent_at)
+        except BaseException as error:
+            self._interrupted(token, error, sent_at)
+            raise
+
+    def _interrupted(self, token: str, error: BaseException, sent_at: float) -> None:
+        """What a signal's handler raises may have kept us from noting that the token stands in line: its undo has to ask."""
+        if token in self._places and self._struck(error):
+            self._waiting.setdefault(token, sent_at)
 
     def _undo(self, name: str, *tokens: tuple[str, bytes]) -> Undo:
         """What takes back a request of these tokens, each with how it may stand in line."""
-        return partial(_undo, name, self._roll, *tokens)  # not of us: the transport keeps it, and nobody would be collected
+        return partial(_undo, name, self._ballot, *tokens)  # not of us: the transport keeps it, and nobody would be collected
 
-    def _claimed(self, claim: Claim, reply: Reply) -> Granted | Refused | Unmarked:
-        """What claim.lua, or hand_over.lua in its place, says to a claim."""
+    def _claimed(self, claim: Claim, reply: Reply, sent_at: float) -> Granted | Refused | Unmarked:
+        """What claim.lua, or hand_over.lua in its place, says to a claim that was sent at that moment, or later."""
         match reply:
-            case [1 | 2, int(fence), int(micros), _]:
-                self._clock.told(micros, self._transport.age)
+            case [1, int(fence), _]:
+                self._left(claim.token)
+                return Granted(fence, given(claim.ttl))
+            case [2, int(fence), int(hindered), _]:
+                self._unchecked |= hindered == 1  # the next claim says why
                 self._left(claim.token)
                 return Granted(fence, given(claim.ttl))
             case [-1, _]:
                 return Unmarked()
-            case [0 | 3, int(left), bytes(owner), int(micros), _]:
-                self._clock.told(micros, self._transport.age)
+            case [0 | 3, int(left), bytes(owner), int(micros), *some, bytes(fence), _] if len(some) < 2:
                 if claim.token in self._places:
-                    self._waiting.add(claim.token)
-                return Refused(seconds(left), text(owner), at=micros / 1_000_000)
-            case [0 | 3, int(left), bytes(owner), int(micros), bytes(holder), bytes(fence), _]:
-                self._clock.told(micros, self._transport.age)
-                if claim.token in self._places:
-                    self._waiting.add(claim.token)
-                alias, known = holder[:ALIAS_DIGITS].decode(), int(fence) if fence.isdigit() else 0
+                    self._waiting[claim.token] = sent_at
+                alias = text(some[0][:ALIAS_DIGITS]) if some and isinstance(some[0], bytes) else ""
+                known = number(fence) or 0
                 return Refused(seconds(left), text(owner), (), micros / 1_000_000, alias, known)
         raise nonsense(self.address, reply)
 
@@ -172,43 +206,44 @@ class RedisBackend:
             arguments += lease.token.encode(), b"%d" % ms(lease.ttl), b"%d" % lease.fence
         reply = await self._run(EXTEND, (*keys, ROLL_KEY), tuple(arguments), leases[0].name, tokens, within)
         match reply:
-            case [*said, int(micros), _]:
+            case [*said, _]:
                 numbers = [number for number in said if isinstance(number, int)]
                 if len(numbers) == len(said) == len(leases):
-                    self._clock.told(micros, self._transport.age)
                     return numbers
         raise nonsense(self.address, reply)
 
     async def release(self, name: str, token: str, within: float, proposal: int = 0) -> bool:
         """See `port.Member.release`."""
-        at = self._clock.at_least(self._transport.age)
-        if token not in self._places and (self._roll or not proposal):  # as below, with less ado
+        nodes = self._ballot.nodes
+        if token not in self._places and (nodes or not proposal):  # as below, with less ado
             mark, tokens, until = fresh_mark(), (token,), self._now() + within
-            roll, plain = self._roll, plain_release
-            request = plain_leave(name, token, at, proposal, mark) if roll else plain(name, token, at, mark)
+            plain = plain_release
+            request = plain_leave(name, token, proposal, nodes, mark) if nodes else plain(name, token, mark)
             reply = await self._transport.call(request, mark, tokens, until)
             if type(reply) is ErrorReply:
                 reply = await self._refused(request, reply, mark, name, tokens, until)
         else:
-            arguments = leaving(token, self._places.get(token, b""), at, proposal)
-            reply = await self._run(RELEASE, line_keys(name) + self._roll, arguments, name, (token,), within)
+            arguments = leaving(token, self._places.get(token, b""), proposal) + nodes
+            reply = await self._run(RELEASE, line_keys(name) + self._ballot.roll, arguments, name, (token,), within)
         match reply:
-            case [int(held), int(micros), _]:
-                self._clock.told(micros, self._transport.age)
+            case [int(held), int(hindered), _]:
+                if hindered:
+                    self._unchecked = True  # the next claim says why
                 self._left(token)
                 return held == 1
         raise nonsense(self.address, reply)
 
     async def undo(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.undo`. A token that waits is made to leave, though its claim was answered."""
-        mark = fresh_mark()
-        request = undoing(name, token, self._places.get(token, b""), self._roll, mark)
+        mark, until = fresh_mark(), self._now() + within
+        request = undoing(name, token, self._places.get(token, b""), self._ballot, mark)
         try:
             reply = await self._transport.follow(request, mark, token, within)
             if reply is None and token in self._waiting:
-                reply = await self._transport.call(request, mark, (token,), self._now() + within)
+                reply = await self._transport.call(request, mark, (token,), until)
             if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT":  # what it follows is over, so any connection will do
-                reply = await self._transport.call(request._replace(full=True), mark, (), self._now() + within)
+                until = max(until, self._now() + 0.001)
+                reply = await self._transport.call(request._replace(full=True), mark, (), until)
         finally:
             self._left(token)
         if isinstance(reply, ErrorReply):
@@ -223,60 +258,62 @@ class RedisBackend:
 
     async def hear(self, until: float) -> list[Announced]:
         """See `port.Line.hear`."""
-        announced = await self._mailbox.hear(until)
-        if not self._roll:  # of a quorum's nodes they are hints: it may stand in line again, and its release must say so
+        announced = [one._replace(at=self._waiting.get(one.token, -inf)) for one in await self._mailbox.hear(until)]
+        if not self._ballot.roll:  # of a quorum's nodes they are hints: it may stand in line again, and its release must say so
             for one in announced:
                 self._left(one.token)
         return announced
 
-    def elect(self) -> None:
-        """See `port.LineMember.elect`."""
-        self._roll = (ROLL_KEY,)
+    def elect(self, nodes: Sequence[str]) -> None:
+        """See `port.Member.elect`."""
+        self._ballot = ballot_of(nodes)
         self._transport.side_by_side()
 
     async def hand_over(
         self, name: str, token: str, heir: Claim, before: int, within: float, proposal: int = 0
     ) -> Handed | Unmarked:
         """See `port.LineMember.hand_over`."""
-        at, place = self._clock.at_least(self._transport.age), heir.place
+        place, sent_at = heir.place, self._now()
         known = heir.token == token or token in self._places or heir.token in self._places
-        if place is None or known or proposal or self._roll:
-            return await self._hand_over(name, token, heir, before, at, within, proposal)
+        if place is None or known or proposal or self._ballot.roll:
+            return await self._hand_over(name, token, heir, before, within, proposal)
         # The way of nearly all: the heir is new in line, and the other does not stand there. As below, with less ado.
-        member, mark, tokens, until = standing(heir.token, place), fresh_mark(), (heir.token, token), self._now() + within
-        request = plain_hand_over(name, token, heir, member, place.arrival, before, at, mark)
+        member, mark, tokens, until = standing(heir.token, place), fresh_mark(), (heir.token, token), sent_at + within
+        request = plain_hand_over(name, token, heir, member, place.arrival, before, mark)
         undo = self._undo(name, (token, b""), (heir.token, member))
         self._places[heir.token] = member
-        reply = await self._transport.call(request, mark, tokens, until, undo)
-        if type(reply) is ErrorReply:
-            reply = await self._refused(request, reply, mark, name, tokens, until, undo)
-        if type(reply) is list and len(reply) == 4 and reply[0] == 2:
-            _, fence, micros, _ = reply
-            if type(fence) is int and type(micros) is int:
-                self._clock.told(micros, self._transport.age)
-                self._left(heir.token)
-                return Handed(True, Granted(fence, given(heir.ttl)))
-        return self._handed(token, heir, reply)
+        try:
+            reply = await self._transport.call(request, mark, tokens, until, undo)
+            if type(reply) is ErrorReply:
+                reply = await self._refused(request, reply, mark, name, tokens, until, undo)
+            if type(reply) is list and len(reply) == 4 and reply[0] == 2 and reply[2] == 0:
+                fence = reply[1]
+                if type(fence) is int:
+                    self._left(heir.token)
+                    return Handed(True, Granted(fence, given(heir.ttl)))
+            return self._handed(token, heir, reply, sent_at)
+        except BaseException as error:
+            self._interrupted(heir.token, error, sent_at)
+            raise
 
     async def _hand_over(
-        self, name: str, token: str, heir: Claim, before: int, at: int, within: float, proposal: int
+        self, name: str, token: str, heir: Claim, before: int, within: float, proposal: int
     ) -> Handed | Unmarked:
-        own = self._places.get(token, b"")
-        arguments = (*claiming(heir, proposal), *self._stand(heir), token.encode(), b"%d" % before, b"%d" % at, own)
+        own, sent_at = self._places.get(token, b""), self._now()
+        arguments = (*claiming(heir, proposal), *self._stand(heir), token.encode(), b"%d" % before, own)
+        arguments += self._ballot.nodes
         member = self._places.get(heir.token, b"")
-        reply = await self._run(
-            HAND_OVER,
-            line_keys(name) + self._roll,
-            arguments,
-            name,
-            (heir.token, token) if heir.token != token else (token,),  # the heir first: its own request may create something
-            within,
-            self._undo(name, (token, own), (heir.token, member)),
-        )
-        return self._handed(token, heir, reply)
+        tokens = (heir.token, token) if heir.token != token else (token,)  # the heir first: its own may create something
+        undo = self._undo(name, (token, own), (heir.token, member))
+        try:
+            reply = await self._run(HAND_OVER, line_keys(name) + self._ballot.roll, arguments, name, tokens, within, undo)
+            return self._handed(token, heir, reply, sent_at)
+        except BaseException as error:
+            self._interrupted(heir.token, error, sent_at)
+            raise
 
-    def _handed(self, token: str, heir: Claim, reply: Reply) -> Handed | Unmarked:
-        answer = self._claimed(heir, reply)
+    def _handed(self, token: str, heir: Claim, reply: Reply, sent_at: float) -> Handed | Unmarked:
+        answer = self._claimed(heir, reply, sent_at)
         if isinstance(answer, Unmarked):
             return answer
         if token != heir.token:
@@ -285,7 +322,7 @@ class RedisBackend:
 
     async def retreat(self, claim: Claim, longest: float, within: float) -> int:
         """See `port.LineMember.retreat`."""
-        name, token = claim.name, claim.token
+        name, token, sent_at = claim.name, claim.token, self._now()
         member, arrival, _ = self._stand(claim)
         arguments = (token.encode(), member, arrival, b"%d" % ms(longest), IDLE_COUNTER_MS)
         undo = self._undo(name, (token, member))
@@ -293,8 +330,8 @@ class RedisBackend:
         match reply:
             case [bytes(fence), _]:
                 if member:
-                    self._waiting.add(token)
-                return int(fence) if fence.isdigit() else 0
+                    self._waiting[token] = sent_at
+                return number(fence) or 0
         raise nonsense(self.address, reply)
 
     def _stand(self, claim: Claim) -> tuple[bytes, bytes, bytes]:
@@ -309,7 +346,11 @@ class RedisBackend:
         """It stands in no line any more, or nobody will ask for it again."""
         if self._places:
             self._places.pop(token, None)
-            self._waiting.discard(token)
+            self._waiting.pop(token, None)
+
+    def settled(self, token: str) -> bool:
+        """See `port.Backend.settled`. What follows a request of the same token goes down the same connection, if it can."""
+        return self._transport.settled(token)
 
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`."""
@@ -318,27 +359,39 @@ class RedisBackend:
             case [int(held), int(left), bytes(owner), bytes(fence), int(waiters), [*line], _]:
                 entry = free(name)
                 if held:
-                    entry = Entry(name, True, text(owner), seconds(left), int(fence) if fence.isdigit() else None)
+                    entry = Entry(name, True, text(owner), seconds(left), number(fence))
                 return entry._replace(waiting=queue(line), waiters=waiters)
         raise nonsense(self.address, reply)
 
-    async def roll(self, within: float, mark: bool = False) -> Standing:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0) -> Standing:
         """See `port.Member.roll`."""
-        reply = await self._run(ROLL, (ROLL_KEY, LOSS_KEY), (b"%d" % mark,), "", (), within)
+        reply = await self._run(ROLL, (ROLL_KEY, LOSS_KEY), (b"%d" % mark, b"%d" % ms(window)), "", (), within)
         match reply:
-            case [bytes(longest), bytes(high), bytes(seed), bytes(identity), bytes(role), bytes(policy), bytes(loss), _]:
-                roll = Roll(int(longest) / 1000, int(high), int(seed)) if longest else None
+            case [
+                int(there),
+                int(good),
+                *words,
+                int(held),
+                bytes(name),
+                bytes(loss),
+                bytes(run),
+                bytes(role),
+                bytes(policy),
+                _,
+            ] if len(words) == 6 or not there:
                 trouble = []
                 if role == b"slave":
                     trouble.append("is a replica: it may vote for leases that its primary never heard of")
                 if policy not in (b"", b"noeviction"):
-                    trouble.append(f"may evict locks (maxmemory-policy {policy.decode()}): set it to noeviction")
-                return Standing(roll, identity.decode(), role == b"slave", tuple(trouble), loss.decode())
+                    trouble.append(f"may evict locks (maxmemory-policy {text(policy)}): set it to noeviction")
+                roll, state = roll_of(words) if there else None, text(loss)
+                replica, renewed = role == b"slave", text(name)
+                return Standing(roll, good == 1, held / 1000, state, text(run), replica, tuple(trouble), renewed)
         raise nonsense(self.address, reply)
 
     async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
         """See `port.Member.enroll`."""
-        fields = (b"%d" % ms(roll.longest), b"%d" % roll.high, b"%d" % roll.seed, loss.encode())
+        fields = (*words_of(roll), loss.encode(), b"%d" % ms(roll.window))
         reply = await self._run(ENROLL, (ROLL_KEY, LOSS_KEY), fields, "", (), within)
         match reply:
             case [int(ours), _]:
@@ -396,12 +449,23 @@ class RedisBackend:
             for token in tokens:
                 if token not in self._waiting:
                     self._left(token)
-            raise refusal(self.address, reply, name)
+            raise refusal(self.address, await self._lacks(name, until) or reply if denied(reply) else reply, name)
         return reply
 
+    async def _lacks(self, name: str, until: float) -> ErrorReply | None:
+        """All that this user lacks, once the server has refused it something: see preflight.lua. None: it cannot be told."""
+        mark = fresh_mark()
+        try:
+            # It names no keys: a user who lacks some could not even call it.
+            request = LOOK((), b"quorum" if self._ballot.roll else b"", *[b""] * 4, first_claim(name), mark)
+            reply = await self._transport.call(request, mark, (), until)
+        except Unavailable:
+            return None
+        return reply if isinstance(reply, ErrorReply) and reply.code == "LACKS" else None
 
-def _undo(name: str, roll: tuple[bytes, ...], *tokens: tuple[str, bytes]) -> list[Request]:
-    return [undoing(name, token, member, roll) for token, member in tokens]
+
+def _undo(name: str, ballot: Ballot, *tokens: tuple[str, bytes]) -> list[Request]:
+    return [undoing(name, token, member, ballot) for token, member in tokens]
 
 
 def _extended(lease: Renewal, said: int) -> Granted | Gone:

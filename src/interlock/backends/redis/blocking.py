@@ -8,9 +8,10 @@ Rules of the file
   got the answer. One whose replies never come is closed, with an undo as the last thing sent on it; but not while the token
   is alive (`keep`): that would take a lease from a node that its holder counts on.
 - Replies are told apart by their marks, never by counting on all of them to arrive.
-- A node of a quorum is connected to in a thread of its own (`Hello`): it may be frozen in the middle of its handshake, and the
-  other nodes have to be asked meanwhile. When nobody waits for it any more, a request that creates nothing (it has no undo: a
-  release) still goes out; any other is not sent, since what follows it might have overtaken it.
+- A node is connected to in a thread of its own (`Hello`): to look a name up, or to ask for credentials, cannot be bounded, and
+  whoever waits for it has alarms to give, or other nodes to ask, meanwhile. When nobody waits for it any more, a request to a
+  node of a quorum that creates nothing (it has no undo: a release) still goes out; any other is not sent, since what follows it
+  might have overtaken it.
 
 A little long because all that may become of a connection is told here.
 """
@@ -24,19 +25,20 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 
-from ...errors import Unavailable, UsageError
+from ...errors import InterlockError, Unavailable, UsageError
 from ...runtime import forks
-from ...runtime.base import now
+from ...runtime.base import by_a_handler, now
 from ...runtime.blocking import ThreadBell
 from ...runtime.ending import rest_at_exit
 from .connect import Recipe
 from .resp import ProtocolError, Reply
 from .scripts import Request
-from .transport import Undo
+from .transport import Astray, Undo
 from .wire import Late, Listener, Wire
 
 MAX_IDLE = 32
 CROWD = 16  # connections that wait for a node; with more of them it counts as silent, however short they have waited
+# (outside of a quorum many threads may come at once: only those that are overdue count)
 MOMENT = 0.02  # seconds that others wait for a node of a quorum to be connected to
 CLOSING = 0.5  # for connections that are being opened, when the client is closed
 GRACE = 0.05  # for a connection that is late by as much as it takes to say so
@@ -51,11 +53,11 @@ class Parked:
     followed one after the other: at the same time, the second might overtake.
     """
 
-    __slots__ = ("broken", "since", "tokens", "undo", "wire")
+    __slots__ = ("broken", "dealt_with", "since", "tokens", "undo", "wire")
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self.wire: Wire | None = None
-        self.broken = False
+        self.broken = self.dealt_with = False  # dealt with: its reply has come in since
         self.tokens = tokens
         self.since = 0.0
         self.undo: Undo = None
@@ -91,6 +93,10 @@ class Hello:
         if left and isinstance(outcome, Wire):
             self._late(outcome)
 
+    def stuck(self) -> bool:
+        """Whether it is about something that does not end in time, as the look-up of a name may be."""
+        return now() > self._until + GRACE
+
     async def wire(self) -> Wire:
         """What has come of it. Raises what the connecting raised, or Late."""
         try:
@@ -123,10 +129,8 @@ class BlockingTransport:
         forks.watch(self)
 
     def disown(self) -> None:
-        """See `forks`. The rest is forgotten when it is next used; an inbox would keep those alive who wait in the parent."""
-        for ear in self._ears:
-            forks.sever(ear.fileno())
-        self._ears.clear()  # once is enough: a child of this child may have something else under these numbers
+        """See `forks`. The connections are closed by now (`forks.close_in_child`)."""
+        self._start_afresh()
 
     def _start_afresh(self) -> None:
         self._pid = os.getpid()
@@ -135,6 +139,7 @@ class BlockingTransport:
         self._late: list[Parked] = []  # of tokens that are done with, and of requests without one
         self._ears: list[Listener] = []
         self._living: set[str] = set()  # tokens
+        self._astray = Astray(OVERDUE)
         self._hellos: list[Hello] = []
         self._guard = threading.RLock()  # around what is parked; never held while waiting; a signal handler may come back in
 
@@ -149,13 +154,21 @@ class BlockingTransport:
         before = [(token, self._parked.get(token)) for token in tokens] if self._parked else ()
         parked, wire = self._take_parked(tokens) if before else (None, None)
         if wire is None:
-            if undo is not None and before:
-                self._overtakes_nothing(before[0][1])
+            if before:
+                self._astray.update(token for token, earlier in before if earlier is not None and not earlier.dealt_with)
+                if undo is not None:
+                    self._overtakes_nothing(before[0][1])
             wire = self._idle_one() or await self._new(until, None if undo is not None else request)
         try:
             reply = await wire.ask(request.pack(wire.carried), mark, until)
         except BaseException as error:
-            self._unanswered(wire, parked, tokens, undo, error)
+            parked = parked or Parked(tokens)
+            try:
+                self._unanswered(wire, parked, tokens, undo, error)
+            except BaseException as again:
+                if not isinstance(again, InterlockError):  # a signal's handler has raised in the midst of that
+                    self._unanswered(wire, parked, tokens, undo, again)
+                raise
             raise
         for token, earlier in before:
             if earlier is None or earlier.guards:  # this answer came by another connection
@@ -192,6 +205,10 @@ class BlockingTransport:
                 shared = any(left is other for other in self._parked.values())
             if left is not None and left.wire is not None and not shared:  # no answer, but the bytes are out
                 left.wire.close()
+
+    def settled(self, token: str) -> bool:
+        """See `transport.Transport.settled`."""
+        return token not in self._astray
 
     def keep(self, token: str) -> None:
         """See `transport.Transport.keep`."""
@@ -277,9 +294,11 @@ class BlockingTransport:
             try:
                 wire.drain()  # finds out whether the peer is still there
                 return parked, wire
-            except (OSError, ProtocolError):
+            except (OSError, ProtocolError) as error:
                 wire.close()
                 parked.broken = True
+                if by_a_handler(error):
+                    raise
         return None, None
 
     def _overtakes_nothing(self, earlier: Parked | None) -> None:
@@ -303,23 +322,22 @@ class BlockingTransport:
 
     async def _new(self, until: float, request: Request | None) -> Wire:
         """A new connection for requests. Raises Unavailable, or whatever interrupts it: then nothing was sent, unless this
-        `request` is given: it goes out when it can."""
-        wire = await self._connected(until, self._keep if request is None else partial(self._say_late, request))
+        `request` is given, and the node is one of several: it goes out when it can."""
+        late = self._keep if request is None or not self._beside else partial(self._say_late, request)
+        wire = await self._connected(until, late)
         self.age += 1
         return wire
 
     async def _connected(self, until: float, late: Callable[[Wire], None]) -> Wire:
-        if not self._beside:
-            return self._connect(until)
         try:
             with self._guard:
                 self._hellos = hellos = [hello for hello in self._hellos if hello.thread.is_alive()]
-                if len(hellos) > CROWD:
+                if sum(self._beside or hello.stuck() for hello in hellos) > CROWD:
                     raise self._broken(Late())
                 hellos.append(hello := Hello(self._connect, until, late))
         except RuntimeError:  # no more threads, or the interpreter ends
             return self._connect(until)
-        if now() - hellos[0].since <= MOMENT:  # else one was waited for already: the node is slow, or does not answer at all
+        if self._beside and now() - hellos[0].since <= MOMENT:  # else one was waited for: the node is slow, or does not answer
             hello.thread.join(MOMENT)
         try:
             return await hello.wire()
@@ -341,7 +359,7 @@ class BlockingTransport:
             wire.close()
 
     def _connect(self, until: float) -> Wire:
-        connection = self._recipe.make(max(until - now(), 0.001))
+        connection = self._recipe.make(until)
         try:
             connection.connect()
             return Wire(connection)
@@ -358,16 +376,27 @@ class BlockingTransport:
         try:
             return await wire.ask(request.pack(wire.carried), mark, until)
         except BaseException as error:
-            self._unanswered(wire, parked, tokens, undo, error)
+            parked = parked or Parked(tokens)
+            try:
+                self._unanswered(wire, parked, tokens, undo, error)
+            except BaseException as again:
+                if not isinstance(again, InterlockError):  # a signal's handler has raised in the midst of that
+                    self._unanswered(wire, parked, tokens, undo, again)
+                raise
             raise
 
-    def _unanswered(self, wire: Wire, parked: Parked | None, tokens: Sequence[str], undo: Undo, error: BaseException) -> None:
-        """Put down what `error` has left without an answer. Raises what it means, if it is ours to explain."""
+    def _unanswered(self, wire: Wire, parked: Parked, tokens: Sequence[str], undo: Undo, error: BaseException) -> None:
+        """Put down what `error` has left without an answer. Raises what it means, if it is ours to explain. Harmless when
+        repeated."""
+        if wire.pid != os.getpid():  # a signal handler has forked, and we are in the child: to undo it is the parent's business
+            raise UsageError(
+                f"the process was forked in the middle of a request to {self._recipe.address}, which goes on in the parent; "
+                "nothing was done here. Leave the handler of a signal by os._exit() in the child"
+            ) from error
         # A time-out, or whatever interrupts us, leaves a connection on which more can follow; only its own troubles end it.
-        broken = isinstance(error, ProtocolError) or (isinstance(error, OSError) and error.errno is not None)
+        broken = isinstance(error, ProtocolError | OSError) and not by_a_handler(error)
         if broken or wire.torn:
             wire.close()
-        parked = parked or Parked(tokens)
         with self._guard:
             parked.wire, parked.since, parked.undo = None if wire.dead else wire, now(), undo or parked.undo
             parked.broken |= wire.dead
@@ -380,7 +409,9 @@ class BlockingTransport:
                 if earlier is not parked:
                     self._forget(token)
                     self._parked[token] = parked
-            if not on_record and not wire.dead:  # kept: its reply makes it good, and until then the node is known as silent
+            if (
+                not on_record and not wire.dead and parked not in self._late
+            ):  # kept: its reply makes it good, and until then the node is known as silent
                 self._late.append(parked)
         if broken or isinstance(error, Late):
             raise self._broken(error) from error
@@ -411,14 +442,16 @@ class BlockingTransport:
         try:
             wire.drain()
             if wire.owed == 0:
+                parked.dealt_with = True
                 self._keep(wire)
                 return True
             if parked.since > long_ago or not self._living.isdisjoint(parked.tokens):
                 return False
             if parked.undo is not None:
                 wire.say_last(b"".join(request.pack(wire.carried) for request in parked.undo()))
-        except (OSError, ProtocolError):
-            pass
+        except (OSError, ProtocolError) as error:
+            if by_a_handler(error):
+                raise
         wire.close()
         parked.broken, parked.since = True, now()  # from now on: the undo may arrive late as well
         return True

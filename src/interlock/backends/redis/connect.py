@@ -1,7 +1,8 @@
 """How to reach a node: a URL or the user's own client becomes a recipe for connections.
 
-redis-py (or valkey-py, through the user's client) does what it does well: URLs, TLS, ACL, the handshake. Its command
-layer is not used, and its retries are switched off: a resent SET NX is how a lock shuts itself out.
+redis-py (or valkey-py, through the user's client) does what it does well: URLs, TLS, Sentinel, credentials. Its command layer
+is not used, and its retries are switched off: a resent SET NX is how a lock shuts itself out. Its time-outs are for one step
+each, so the steps are ours (`dial`, `aio_dial`, `greeting`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
+from ...core.shown import shown
 from ...errors import InterlockError, Unavailable, Unsupported, UsageError
+from ...runtime.base import now
+from .greeting import Unwelcome
+from .resp import ProtocolError
 
 SHAPE = "Write redis://user:password@host:6379/0, with special characters of the password percent-encoded"
 POLICY: dict[str, Any] = {
@@ -33,8 +38,8 @@ class Recipe:
 
     def __init__(self, connection_class: type[Any], options: dict[str, Any], address: str) -> None:
         self.address = address
-        self._class = connection_class
         package = _package(connection_class)
+        self._class = _bounded(connection_class, package)
         self._errors = import_module(f"{package}.exceptions")
         retry = import_module(f"{package}.retry").Retry
         no_backoff = import_module(f"{package}.backoff").NoBackoff
@@ -46,22 +51,27 @@ class Recipe:
             self._options.pop("lib_name", None)
             self._options.pop("lib_version", None)
 
-    def make(self, within: float) -> Any:
-        """A connection object that is not connected yet and gives up after `within` seconds."""
+    def make(self, until: float) -> Any:
+        """A connection object that is not connected yet and gives up at the moment `until`."""
+        within = max(until - now(), 0.001)
         options = self._options | {"socket_timeout": within, "socket_connect_timeout": within}
         try:
-            return self._class(**options)
+            connection = self._class(**options)
+            connection.until = until
+            return connection
         except (TypeError, ValueError, self._errors.RedisError) as error:
-            said = _said(error)
+            said = _words(error)
             for key, value in self._options.items():
                 if isinstance(value, str) and len(value) > 1:
                     said = said.replace(value, f"<{key}>")  # whatever stands in a URL may be a secret
-            raise UsageError(f"the options for {self.address} are wrong: {said}") from None
+            raise UsageError(f"the options for {self.address} are wrong: {shown(said)}") from None
 
     def explain(self, error: BaseException) -> InterlockError | None:
         """What a failure to connect means; None if the exception is not one."""
         errors, where = self._errors, self.address
-        if isinstance(error, errors.AuthenticationError | errors.AuthorizationError):
+        if isinstance(error.__cause__, Unwelcome | ProtocolError):  # redis-py wraps what it does not know
+            error = error.__cause__
+        if isinstance(error, errors.AuthenticationError | errors.AuthorizationError) or _stranger(error):
             return Unavailable(
                 f"{where} refuses the credentials ({_said(error)}). Fix the user or the password",
                 backend=where,
@@ -74,9 +84,10 @@ class Recipe:
                 backend=where,
                 cause="timeout",
             )
-        if isinstance(error, errors.ResponseError):
+        if isinstance(error, errors.ResponseError) or (isinstance(error, Unwelcome) and not _later(error)):
             return UsageError(f"{where} refuses the connection's settings: {_said(error)}. Nothing was sent")
-        if isinstance(error, errors.RedisError | OSError | UnicodeError):  # the last: a host name that cannot be one
+        if isinstance(error, errors.RedisError | OSError | UnicodeError | Unwelcome | ProtocolError):
+            # UnicodeError: a host name that cannot be one
             tls = NEEDS_TLS if _no_tls_there(error) else ""
             return Unavailable(
                 f"no connection to {where}: {_said(error)}{tls}. Is the address right and the server up?",
@@ -163,6 +174,14 @@ def _from_client(client: Any, colour: str) -> Recipe:
     return Recipe(pool.connection_class, options, address)
 
 
+def _bounded(connection_class: type[Any], package: str) -> type[Any]:
+    if inspect.iscoroutinefunction(connection_class.connect):
+        from .aio_dial import bounded
+    else:
+        from .dial import bounded
+    return bounded(connection_class, package)
+
+
 def _package(connection_class: type[Any]) -> str:
     """redis or valkey: where the connection class, or the one it is derived from, comes from."""
     for cls in connection_class.__mro__:
@@ -186,6 +205,20 @@ def _no_tls_there(error: BaseException | None) -> bool:
     return error is not None
 
 
+def _stranger(error: BaseException) -> bool:
+    """Whether the server does not let this user in."""
+    return isinstance(error, Unwelcome) and not _later(error) and (error.step == "AUTH" or error.code == "NOAUTH")
+
+
+def _later(error: Unwelcome) -> bool:
+    """Whether it is not about us: the server is busy, or is starting."""
+    return error.code in ("LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN") or "max number of clients" in str(error)
+
+
 def _said(error: BaseException) -> str:
+    return shown(_words(error))
+
+
+def _words(error: BaseException) -> str:
     text = str(error).partition(", with args beginning with")[0]  # a server that knows no AUTH echoes the password there
     return text.rstrip(". ") or type(error).__name__

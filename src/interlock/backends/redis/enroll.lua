@@ -1,10 +1,18 @@
--- Give a node its roll, unless it has one, or has lost its memory once more since it was asked.
--- KEYS[1] the roll   KEYS[2] which loss of memory this is, see roll.lua
--- ARGV[1] longest ms   ARGV[2] high   ARGV[3] seed   ARGV[4] the loss   ARGV[5] the mark of this request, echoed
+-- Give a node a roll, unless it is in another state than when it was asked. standing.lua stands before this.
+-- KEYS[1] the roll   KEYS[2] which loss of memory this is
+-- ARGV[1] nodes   ARGV[2] a hash of them, or 'closed'   ARGV[3] high   ARGV[4] seed   ARGV[5] lineage, see core/membership.py
+-- ARGV[6] the state, see standing.lua   ARGV[7] window ms   ARGV[8] the mark of this request, echoed
 -- replies {1, mark} it has it from us | {0, mark} it did not take it
-local text = redis.pcall('INFO', 'server')
-local run = type(text) == 'string' and string.match(text, 'run_id:([^\r\n]*)') or ''
-if redis.call('EXISTS', KEYS[1]) == 1 or (redis.call('GET', KEYS[2]) or '') .. '/' .. run ~= ARGV[4] then return {0, ARGV[5]} end
-redis.call('HSET', KEYS[1], 'longest', ARGV[1], 'high', ARGV[2], 'seed', ARGV[3])
-redis.call('DEL', KEYS[2])
-return {1, ARGV[5]}
+if stamp() ~= ARGV[6] then return {0, ARGV[8]} end
+local high, window = ARGV[3], ARGV[7]
+if (tonumber(roll[3]) or 0) > tonumber(high) then high = roll[3] end
+if (tonumber(roll[7]) or 0) > tonumber(window) then window = roll[7] end
+redis.call('HSET', KEYS[1], 'history', history, 'nodes', ARGV[1], 'list', ARGV[2], 'high', high, 'seed', ARGV[4],
+           'longest', string.format('%.0f', math.min(tonumber(roll[6]) or 0, 10000)), 'window', window,
+           'lineage', ARGV[5], 'since', clock[1] .. '.' .. clock[2])
+-- From now on leases can only end or be extended, which extend.lua notes: so it is known when the last short one is over.
+if ARGV[2] == 'closed' and roll[5] ~= 'closed' then
+  redis.call('HSET', KEYS[1], 'until', string.format('%.0f', clock_ms + math.min(tonumber(roll[6]) or 0, 10000)), 'renewed', '')
+end
+redis.pcall('DEL', KEYS[2]) -- it is of no use any more, and does no harm
+return {1, ARGV[8]}

@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from ...core import fence as fences
 from ...core.claim import Claim, Place, Waiting
+from ...core.membership import digest, lineage, with_lineage
+from ...core.quorum import Roll
 from .resp import bulk
 from .scripts import CLAIM, HAND_OVER, RELEASE, Request
 
@@ -17,12 +20,18 @@ IDLE_COUNTER_MS = b"3600000"
 EPOCH_MS = b"%d" % fences.EPOCH_MS
 ROLL_KEY = b"interlock:roll"
 LOSS_KEY = b"interlock:loss"
+CLOSED = b"closed"
 _marks = itertools.count()
 
 
 def fence_key(name: str) -> bytes:
     """Where the fence counter of a name is."""
     return b"interlock:{%b}:fence" % name.encode()
+
+
+def first_claim(name: str) -> bytes:
+    """What preflight.lua is told: a key that does not exist."""
+    return b"interlock:{%b}:none" % name.encode()
 
 
 def fresh_mark() -> bytes:
@@ -35,11 +44,18 @@ def text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
+def number(raw: bytes) -> int | None:
+    """What somebody wrote as a number that we would write; None if it is anything else, as are more than 18 digits."""
+    return int(raw) if len(raw) <= 18 and raw.isdigit() else None
+
+
 def queue(line: Sequence[object]) -> tuple[Waiting, ...]:
-    """What inspect.lua tells of a line: public facts and microseconds, in turns."""
-    pairs = zip(line[::2], line[1::2], strict=True)
+    """What inspect.lua tells of a line: public facts and microseconds, in turns. Anybody may have written to it."""
+    pairs = zip(line[::2], line[1::2], strict=False)
     return tuple(
-        Waiting(text(who), int(since) / 1e6) for who, since in pairs if isinstance(who, bytes) and isinstance(since, bytes)
+        Waiting(text(who), (number(since) or 0) / 1e6)
+        for who, since in pairs
+        if isinstance(who, bytes) and isinstance(since, bytes)
     )
 
 
@@ -63,14 +79,45 @@ def standing(token: str, place: Place) -> bytes:
     return f"{token} {place.inbox} {max(ms(place.ttl), 1)}".encode()
 
 
-def leaving(token: str, member: bytes, at: int = 0, proposal: int = 0) -> tuple[bytes, ...]:
+def leaving(token: str, member: bytes, proposal: int = 0) -> tuple[bytes, ...]:
     """What release.lua is told."""
-    return token.encode(), member, b"%d" % at, IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal
+    return token.encode(), member, IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal
 
 
-def undoing(name: str, token: str, member: bytes, roll: tuple[bytes, ...], mark: bytes = b"-") -> Request:
+class Ballot(NamedTuple):
+    """What goes with every request to a node of a quorum; nothing of it to one that is none."""
+
+    roll: tuple[bytes, ...] = ()  # its key
+    nodes: tuple[bytes, ...] = ()  # a hash of the list of nodes: a roll is good for one list
+
+
+def ballot_of(nodes: Sequence[str]) -> Ballot:
+    """The ballot for the quorum of these nodes."""
+    return Ballot((ROLL_KEY,), (list_hash(nodes),))
+
+
+def list_hash(nodes: Sequence[str]) -> bytes:
+    """What a roll and a vote name the list of nodes by."""
+    return digest(nodes).encode()
+
+
+def words_of(roll: Roll) -> tuple[bytes, ...]:
+    """What enroll.lua is told of a roll."""
+    listed = CLOSED if roll.closed else list_hash(roll.nodes)
+    return "\n".join(roll.nodes).encode(), listed, b"%d" % roll.high, b"%d" % roll.seed, lineage(roll).encode()
+
+
+def roll_of(words: Sequence[object]) -> Roll:
+    """What roll.lua tells of one. What is no number there counts as none: somebody spoilt it, and the list will not fit."""
+    nodes, high, seed, listed, window, more = (word if isinstance(word, bytes) else b"" for word in words)
+    used = number(high) or (0 if nodes else 1)  # one that names no nodes is of an older interlock: somebody has voted under it
+    roll = Roll(tuple(text(nodes).splitlines()), used, number(seed) or 0, listed == CLOSED, (number(window) or 0) / 1000)
+    return with_lineage(roll, text(more))
+
+
+def undoing(name: str, token: str, member: bytes, ballot: Ballot, mark: bytes = b"-") -> Request:
     """The request that takes back whatever the token may have."""
-    return RELEASE(line_keys(name) + roll, *leaving(token, member), mark)
+    return RELEASE(line_keys(name) + ballot.roll, *leaving(token, member), *ballot.nodes, mark)
 
 
 # --- those that matter: a lock without waiters, and one that goes from hand to hand, packed with as few steps as can be --
@@ -87,7 +134,7 @@ def _packed_ttl(ttl: int) -> bytes:
 
 _WORD, _FENCE, _LINE = b"$%d\r\n%b\r\n", b"$%d\r\ninterlock:{%b}:fence\r\n", b"$%d\r\ninterlock:{%b}:line\r\n"
 _CLAIM = bulk(b"2") + _WORD + _FENCE + _WORD + b"%b" + _WORD
-_RELEASE = bulk(b"3") + _WORD + _FENCE + _LINE + _WORD + bulk(b"") + _WORD + _packed(IDLE_COUNTER_MS, EPOCH_MS, b"0") + _WORD
+_RELEASE = bulk(b"3") + _WORD + _FENCE + _LINE + _WORD + _packed(b"", IDLE_COUNTER_MS, EPOCH_MS, b"0") + _WORD
 
 
 def plain_claim(name: str, token: str, ttl: int, mark: bytes) -> Request:
@@ -98,53 +145,49 @@ def plain_claim(name: str, token: str, ttl: int, mark: bytes) -> Request:
     return Request(CLAIM, 9, _CLAIM % rest)
 
 
-def plain_release(name: str, token: str, at: int, mark: bytes) -> Request:
+def plain_release(name: str, token: str, mark: bytes) -> Request:
     """As `RELEASE(line_keys(name), *leaving(...), mark)`, for a token that stands in no line."""
-    key, word, time = name.encode(), token.encode(), b"%d" % at
+    key, word = name.encode(), token.encode()
     size = len(key)
-    rest = size, key, size + 18, key, size + 17, key, len(word), word, len(time), time, len(mark), mark
-    return Request(RELEASE, 11, _RELEASE % rest)
+    rest = size, key, size + 18, key, size + 17, key, len(word), word, len(mark), mark
+    return Request(RELEASE, 10, _RELEASE % rest)
 
 
-_HAND_OVER = bulk(b"3") + _WORD + _FENCE + _LINE + _WORD + b"%b" + 2 * _WORD + bulk(b"0") + 3 * _WORD + bulk(b"") + _WORD
+_HAND_OVER = bulk(b"3") + _WORD + _FENCE + _LINE + _WORD + b"%b" + 2 * _WORD + bulk(b"0") + 2 * _WORD + bulk(b"") + _WORD
 
 
-def plain_hand_over(
-    name: str, token: str, heir: Claim, member: bytes, arrival: int, before: int, at: int, mark: bytes
-) -> Request:
+def plain_hand_over(name: str, token: str, heir: Claim, member: bytes, arrival: int, before: int, mark: bytes) -> Request:
     """As `HAND_OVER(line_keys(name), *claiming(...), ...)`, by one that does not stand in line, to one that is new there."""
     key, word, old, when = name.encode(), heir.token.encode(), token.encode(), b"%d" % arrival
-    size, who, time = len(key), b"%d" % before, b"%d" % at
+    size, who = len(key), b"%d" % before
     keys = size, key, size + 18, key, size + 17, key
     rest = len(word), word, _packed_ttl(ms(heir.ttl)), len(member), member, len(when), when
-    return Request(HAND_OVER, 17, _HAND_OVER % (*keys, *rest, len(old), old, len(who), who, len(time), time, len(mark), mark))
+    return Request(HAND_OVER, 16, _HAND_OVER % (*keys, *rest, len(old), old, len(who), who, len(mark), mark))
 
 
 # --- one question to many nodes is packed once: all but what is each node's own -----------------------------------------
 
 
 @lru_cache(8)
-def _voting(name: str, token: str, ttl: int, proposal: int) -> bytes:
-    words = b"3", *lock_keys(name), ROLL_KEY, token.encode(), b"%d" % ttl, IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal
+def _voting(name: str, token: str, ttl: int, proposal: int, nodes: tuple[bytes, ...]) -> bytes:
+    words = b"3", *lock_keys(name), ROLL_KEY, token.encode(), b"%d" % ttl, IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal, *nodes
     return b"".join(map(bulk, words))
 
 
 @lru_cache(8)
-def _leaving(name: str, token: str, proposal: int) -> tuple[bytes, bytes]:
-    before = b"4", *line_keys(name), ROLL_KEY, token.encode(), b""
-    return b"".join(map(bulk, before)), b"".join(map(bulk, (IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal)))
+def _leaving(name: str, token: str, proposal: int, nodes: tuple[bytes, ...]) -> bytes:
+    return b"".join(map(bulk, (b"4", *line_keys(name), ROLL_KEY, *leaving(token, b"", proposal), *nodes)))
 
 
-def plain_vote(claim: Claim, proposal: int, mark: bytes) -> Request:
-    """As `CLAIM(lock_keys(name) + (ROLL_KEY,), *claiming(...), mark)`, for a claim without a place."""
+def plain_vote(claim: Claim, proposal: int, nodes: tuple[bytes, ...], mark: bytes) -> Request:
+    """As `CLAIM(lock_keys(name) + (ROLL_KEY,), *claiming(...), *nodes, mark)`, for a claim without a place."""
     name, token, ttl, _ = claim
-    return Request(CLAIM, 10, _voting(name, token, ms(ttl), proposal) + bulk(mark))
+    return Request(CLAIM, 11, _voting(name, token, ms(ttl), proposal, nodes) + bulk(mark))
 
 
-def plain_leave(name: str, token: str, at: int, proposal: int, mark: bytes) -> Request:
-    """As `RELEASE(line_keys(name) + (ROLL_KEY,), *leaving(...), mark)`, for a token that stands in no line."""
-    before, after = _leaving(name, token, proposal)
-    return Request(RELEASE, 12, before + bulk(b"%d" % at) + after + bulk(mark))
+def plain_leave(name: str, token: str, proposal: int, nodes: tuple[bytes, ...], mark: bytes) -> Request:
+    """As `RELEASE(line_keys(name) + (ROLL_KEY,), *leaving(...), *nodes, mark)`, for a token that stands in no line."""
+    return Request(RELEASE, 12, _leaving(name, token, proposal, nodes) + bulk(mark))
 
 
 # ------------------------------------------------------------------------------------------------------------------------

@@ -1,17 +1,30 @@
--- What a node keeps about itself, and what it is.
--- KEYS[1] the roll   KEYS[2] which loss of memory this is   ARGV[1] 1: mark it if there is no roll   ARGV[2] this request's mark
--- replies {longest ms or '', high, seed, run id, role, maxmemory policy, loss, mark}; those of INFO are '' where it is not allowed
-local roll = redis.call('HMGET', KEYS[1], 'longest', 'high', 'seed')
+-- How a node stands. standing.lua stands before this.
+-- KEYS[1] the roll   KEYS[2] which loss of memory this is   ARGV[1] 1: mark a loss
+-- ARGV[2] how many ms a request of this client may take: noted if it is more than before   ARGV[3] this request's mark
+-- replies {1 if there is a roll, 1 if it is good, nodes, high, seed, 'closed' or a hash of the nodes, window ms, lineage, ms for which a
+--          lease may last, the name renewed last since it was closed, loss, run id, role, maxmemory policy, mark}
 local function info(section, field)
-  local text = redis.pcall('INFO', section)
-  return type(text) == 'string' and string.match(text, field .. ':([^\r\n]*)') or ''
+  return string.match(redis.call('INFO', section), field .. ':([^\r\n]*)') or ''
 end
-local run, loss = info('server', 'run_id'), ''
-if not roll[1] and ARGV[1] == '1' then
-  local time = redis.call('TIME')
-  redis.pcall('SET', KEYS[2], time[1] .. '.' .. time[2], 'NX') -- a replica does not, and need not
-  -- With the run: a restart may bring back what was on disk before the last loss.
-  loss = (redis.call('GET', KEYS[2]) or '') .. '/' .. run
+-- Short leases are not counted one by one: the longest of them bounds them all, and on a closed node when the last of them ends.
+-- The names of long ones are known (note.lua), with the ttl of each: what is left of it cannot be more. So the walk from the longest
+-- on ends early; on a closed node those that are not held any more are struck off.
+local held, long, closed = tonumber(roll[6]) or 0, KEYS[1] .. ':long', good and roll[5] == 'closed'
+if closed then held = math.max((tonumber(roll[10]) or 0) - clock_ms, 0) end
+local names = redis.call('ZREVRANGE', long, 0, 999, 'WITHSCORES')
+for i = 1, #names, 2 do
+  if tonumber(names[i + 1]) <= held then break end
+  local left = redis.call('PTTL', names[i])
+  if closed and left < 0 then redis.pcall('ZREM', long, names[i]) end
+  held = math.max(held, i == 1999 and tonumber(names[i + 1]) or left)
 end
-return {roll[1] or '', roll[2] or '0', roll[3] or '0', run, info('replication', 'role'), info('memory', 'maxmemory_policy'),
-        loss, ARGV[2]}
+if not good and ARGV[1] == '1' and not redis.call('GET', KEYS[2]) then
+  redis.pcall('SET', KEYS[2], clock[1] .. '.' .. clock[2], 'NX') -- a replica does not, and need not
+end
+if good and tonumber(ARGV[2]) > (tonumber(roll[7]) or 0) then
+  redis.call('HSET', KEYS[1], 'window', ARGV[2])
+  roll[7] = ARGV[2]
+end
+return {(roll[2] or roll[3]) and 1 or 0, good and 1 or 0, roll[2] or '', roll[3] or '0', roll[4] or '0', roll[5] or '', roll[7] or '0',
+        roll[8] or '', held, closed and roll[11] or '', stamp(),
+        info('server', 'run_id'), info('replication', 'role'), info('memory', 'maxmemory_policy'), ARGV[3]}

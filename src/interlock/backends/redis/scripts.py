@@ -24,7 +24,11 @@ class Script:
     """One .lua file, or several in a row."""
 
     def __init__(self, *parts: str) -> None:
-        text = b"".join(map(_text, parts))
+        self.set(b"".join(map(_text, parts)))
+
+    def set(self, text: bytes) -> None:
+        """What it says, with the two ways to call it."""
+        self.text = text
         self.sha = hashlib.sha1(text, usedforsecurity=False).hexdigest()
         self.by_sha = bulk(b"EVALSHA") + bulk(self.sha.encode())
         self.by_text = bulk(b"EVAL") + bulk(text)
@@ -58,11 +62,12 @@ def _text(part: str) -> bytes:
     return "".join(f"{line}\n" for line in code if line).encode()
 
 
-CLAIM = Script("claim", "stand", "refuse")
-EXTEND = Script("extend")
-RELEASE = Script("release", "serve", "pass_on")
-HAND_OVER = Script("stand", "serve", "hand_over", "claim", "refuse")
-RETREAT = Script("stand", "retreat")
+CLAIM = Script("refused", "note", "preflight", "claim", "stand", "refuse")
+LOOK = Script("refused", "preflight", "looked")
+EXTEND = Script("refused", "note", "extend")
+RELEASE = Script("refused", "release", "note", "serve", "pass_on")
+HAND_OVER = Script("refused", "stand", "note", "serve", "hand_over", "claim", "refuse")
+RETREAT = Script("refused", "stand", "retreat")
 INSPECT = Script("inspect")
-ROLL = Script("roll")
-ENROLL = Script("enroll")
+ROLL = Script("standing", "roll")
+ENROLL = Script("standing", "enroll")

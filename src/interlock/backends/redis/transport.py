@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Protocol
 
+from ...runtime.base import now
 from .resp import Reply
 from .scripts import Request
 
 Undo = Callable[[], list[Request]] | None
 """Makes the requests that take back what an unanswered one may have done."""
+
+
+class Astray:
+    """Tokens of which one request had no answer and a later one went down another connection, for as long as that matters."""
+
+    def __init__(self, lasts: float) -> None:
+        self._since: dict[str, float] = {}
+        self._lasts = lasts
+
+    def update(self, tokens: Iterable[str]) -> None:
+        """These, from now on."""
+        for token in tokens:
+            moment = now()
+            for other, since in list(self._since.items()):
+                if moment - since >= self._lasts:
+                    self._since.pop(other, None)
+            self._since[token] = moment
+
+    def __contains__(self, token: str) -> bool:
+        return bool(self._since) and now() - self._since.get(token, -inf) < self._lasts
 
 
 class Ear(Protocol):
@@ -53,6 +75,9 @@ class Transport(Protocol):
 
         None at once when nothing of the token is unanswered. Afterwards nothing is remembered of the token.
         """
+
+    def settled(self, token: str) -> bool:
+        """Whether all of the token went down one connection, or so long ago on another that it will not arrive any more."""
 
     def keep(self, token: str) -> None:
         """The token is alive: an unanswered request of it is not undone, and its connection is kept, until it is dropped."""

@@ -7,16 +7,18 @@ from _thread import RLock  # threading itself is forbidden to backends: it invit
 from collections.abc import Callable
 from contextlib import suppress
 from errno import ECONNRESET
+from os import fstat, getpid
 from socket import SHUT_RDWR
 from typing import Any, cast
 from weakref import finalize
 
 from ...errors import Unavailable
-from ...runtime.base import now
+from ...runtime.base import by_a_handler, now
 from ...runtime.blocking import Wait
 from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply
 
 READ = 16_384  # bytes at a time: a reply is a hundred
+AT_ONCE = 64  # reads without a look at the clock: a peer may go on sending for ever
 NOTHING = memoryview(b"")
 FULL = 0.001  # seconds between two looks at whether a peer that is slow to read has made room
 
@@ -28,13 +30,26 @@ class Late(Exception):
 class Wire:
     """One connection. `owed` counts the replies that are still to come."""
 
-    __slots__ = ("__weakref__", "_again", "_close", "_parser", "_pending", "_sock", "_wait", "carried", "dead", "owed", "torn")
+    __slots__ = (
+        "__weakref__",
+        "_again",
+        "_close",
+        "_parser",
+        "_pending",
+        "_sock",
+        "_wait",
+        "carried",
+        "dead",
+        "owed",
+        "pid",
+        "torn",
+    )
 
     def __init__(self, connection: Any) -> None:
         self._sock = connection._sock
         # For those who forget to close: a socket that is collected before its owner complains. What is called must not know
         # this object. Not at exit: a daemon thread may be using it (see `BlockingTransport.rest`).
-        self._close = finalize(self, _close, self._sock, connection)
+        self._close = finalize(self, _close, self._sock, _identity(self._sock), connection)
         self._close.atexit = False
         self._sock.settimeout(0)
         self._parser = Parser()
@@ -50,6 +65,7 @@ class Wire:
         self.owed = 0
         self.dead = False
         self.torn = False
+        self.pid = getpid()  # whose it is
         self.carried: set[str] = set()  # the scripts whose texts it has carried: see `scripts`
 
     def fileno(self) -> int:
@@ -86,6 +102,8 @@ class Wire:
                         return reply
                 if self.owed == 0:
                     raise ProtocolError("the reply belongs to another request")
+            if now() >= until:  # bytes may go on coming for ever without becoming a reply
+                raise Late
 
     async def send(self, request: bytes, until: float) -> None:
         """Put a request on the wire, on a connection that is subscribed. Raises OSError when the peer is gone, Late."""
@@ -115,7 +133,9 @@ class Wire:
 
     def drain(self) -> None:
         """Take in what has come, without waiting. Raises OSError, ProtocolError."""
-        while self.owed and self.readable():
+        for _ in range(AT_ONCE):
+            if not self.owed or not self.readable():
+                return
             self._read()
             while self.owed and (reply := self._parser.next()) is not INCOMPLETE:
                 self.owed -= 1
@@ -125,16 +145,18 @@ class Wire:
     async def heard(self, until: float) -> list[Reply]:
         """What has come in unasked, on a connection that is subscribed; nothing at `until`. Raises OSError, ProtocolError."""
         heard: list[Reply] = []
+        late = False
         while True:
             while (reply := self._parser.next()) is not INCOMPLETE:
                 heard.append(cast(Reply, reply))
-            if heard:
+            if heard or late:
                 return heard
             if not (self._pending and self._pending()):
                 self._wait.until = until
                 if not await self._wait:
                     return heard
             self._read()
+            late = now() >= until  # bytes may go on coming for ever without becoming a message
 
     def _read(self) -> None:
         try:
@@ -166,8 +188,17 @@ class Wire:
         self._close()
 
 
-def _close(sock: Any, _: object) -> None:
+def _close(sock: Any, identity: object, _: object) -> None:
+    if sock.fileno() >= 0 and _identity(sock) != identity:  # somebody closed our descriptor, and it means another file by now
+        sock.detach()
     sock.close()
+
+
+def _identity(sock: Any) -> object:
+    with suppress(OSError):
+        found = fstat(sock.fileno())
+        return found.st_dev, found.st_ino
+    return None
 
 
 class Listener:
@@ -185,6 +216,8 @@ class Listener:
         try:
             await self._wire.send(request, until)
         except (OSError, Late) as error:
+            if by_a_handler(error):
+                raise
             raise self._broken(error) from error
 
     async def hear(self, until: float) -> list[Reply]:
@@ -196,6 +229,8 @@ class Listener:
         try:
             return await self._wire.heard(until)
         except (OSError, ProtocolError) as error:
+            if by_a_handler(error):
+                raise
             raise self._broken(error) from error
         finally:
             self._heard()

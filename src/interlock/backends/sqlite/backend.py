@@ -17,6 +17,7 @@ from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refuse
 from ...core.quorum import Roll
 from ...errors import Unavailable, UsageError
 from ...runtime import forks
+from ...runtime.base import by_a_handler
 from ...runtime.ending import rest_at_exit
 from ..port import Capabilities, Standing
 from . import faults
@@ -77,9 +78,10 @@ class SqliteBackend:
 
     def suspend(self, within: float) -> bool:
         """See `forks`. The file is closed; the next verb opens it again, in the parent and in the child."""
+        budget = Budget(within)
         if not self._transport.pause(within):
             return False
-        self._store.rest()
+        self._store.rest(max(budget.left(), 0.0))
         return True
 
     def resume(self) -> None:
@@ -149,18 +151,18 @@ class SqliteBackend:
         """See `port.Member.vote`."""
         return self._ask(claim.token, within, self._store.vote, (claim, proposal))
 
-    async def roll(self, within: float, mark: bool = False) -> Standing:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0) -> Standing:
         """See `port.Member.roll`."""
-        roll, loss = await self._ask("", within, self._store.roll, (mark,))
-        return Standing(roll, self._store.address, loss=loss)
+        roll, held, loss = await self._ask("", within, self._store.roll, (mark, window))
+        return Standing(roll, roll is not None, held, loss, identity=self._store.identity)
 
     def enroll(self, roll: Roll, loss: str, within: float) -> Coroutine[Any, Any, bool]:
         """See `port.Member.enroll`."""
         return self._ask("", within, self._store.enroll, (roll, loss))
 
-    def elect(self) -> None:
-        """See `port.LineMember.elect`."""
-        self._store.elected = True
+    def elect(self, nodes: Sequence[str]) -> None:
+        """See `port.Member.elect`."""
+        self._store.nodes = "\n".join(nodes)
 
     async def hand_over(
         self, name: str, token: str, heir: Claim, before: int, within: float, proposal: int = 0
@@ -190,6 +192,8 @@ class SqliteBackend:
         try:
             return self._inbox.open()
         except OSError as error:
+            if by_a_handler(error):
+                raise
             raise faults.mapped(error, self.address) from error
 
     async def hear(self, until: float) -> list[Announced]:
@@ -213,6 +217,10 @@ class SqliteBackend:
     def lag(self) -> float:
         """See `port.Member.lag`. The file answers within its bound, or says that it cannot."""
         return 0.0
+
+    def settled(self, token: str) -> bool:
+        """See `port.Backend.settled`. Calls run in the order of their handing over."""
+        return True
 
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`."""

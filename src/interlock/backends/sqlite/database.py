@@ -4,9 +4,14 @@ Invariants
 - Nothing is written to a file that is not ours, and a file is ours only if its header says so.
 - The file is never opened by anything but SQLite: closing any other descriptor of it would drop the locks that SQLite
   holds for this process. (A file that has just been made, by us and inside the gate, has no locks yet.)
+  A descriptor of our own marks it as used: `presence` says when that one may be closed.
+- The file has one name, and is used under it: whoever finds a second one, or that another process uses another, is refused.
+- A verb is done in the file that the path *as it was given* leads to: a link that leads elsewhere now is followed, by the next
+  verb. So is a file that was deleted or replaced.
 - *Adoption.* The first opener of a boot frees every lease (their times were read on a clock that is gone) and lifts the
   counter by JUMP, or to the wall clock if that is higher, with one fully synchronous commit. Ordinary commits are not
-  synchronous, so a power cut may lose the last ones; it also ends the boot, and JUMP exceeds all fences of a boot.
+  synchronous, so a power cut may lose the last ones; it also ends the boot, and JUMP exceeds all fences of a boot. Nobody
+  adopts a file that anybody else has open: that one lives, so the boot goes on, whatever its id seems to be.
 - *Versions.* A file of an older version is brought up to date by whoever opens it, in one transaction. An older interlock then
   refuses it, in words. One that has it open already goes on: it excludes as ever, it serves nobody who waits in line, and those
   find the lock when they claim again.
@@ -26,37 +31,56 @@ from typing import Any
 
 from ...core import fence as fences
 from ...runtime import forks
+from ...runtime.base import by_a_handler
 from . import faults
-from .gate import Budget, Gate, Shut, mode_of
+from .gate import Budget, Gate, Shut
 from .place import quoted
+from .presence import File, Presence
+from .rights import GATE, follow
 
 APPLICATION_ID = 0x696C636B
-VERSION = 2
+VERSION = 3
 JUMP = 2**32
-GATE = "-gate"
 CHECKPOINT_PAGES = 2000  # two megabytes of log: the two fsyncs of a checkpoint come once in about 700 grants
-STEPS = ("schema.sql", "line.sql")  # each makes the version of its number out of the one before
+STEPS = ("schema.sql", "line.sql", "roll.sql")  # each makes the version of its number out of the one before
 
 Execute = Callable[..., sqlite3.Cursor]
 
-_spoilt: set[tuple[int, int]] = set()  # files, by device and inode, that this process has inherited open
+_spoilt: set[File] = set()  # files that this process has inherited open
 
 
 class Database:
     """An open file and its gate. Used by one thread at a time."""
 
-    __slots__ = ("__weakref__", "_connection", "_device", "_gate", "_inode", "_path", "boot", "connected", "execute", "pid")
+    __slots__ = (
+        "__weakref__",
+        "_connection",
+        "_device",
+        "_gate",
+        "_inode",
+        "_named",
+        "_path",
+        "_presence",
+        "boot",
+        "connected",
+        "execute",
+        "pid",
+    )
 
-    def __init__(self, path: str) -> None:
-        """Open the gate only; `connect` does the rest, inside it. Raises OSError."""
+    def __init__(self, path: str, named: str) -> None:
+        """Open the gate only; `connect` does the rest, inside it. `named` is the path as it was given, `path` is that without
+        symbolic links. Raises OSError.
+        """
         self.pid = os.getpid()
         self.boot = ""
         self.connected = False  # true once everything is checked
         self.execute: Execute = _not_connected
         self._path = path
+        self._named = named
         self._inode = self._device = -1
         self._connection: sqlite3.Connection | None = None
-        self._gate = Gate(path + GATE, mode_of(path))
+        self._presence: Presence | None = None
+        self._gate = Gate(path + GATE, stat_of(path))
         forks.watch(self)
 
     def enter(self, budget: Budget) -> bool:
@@ -64,13 +88,17 @@ class Database:
 
         Raises Shut when the budget is spent first.
         """
-        if not self._gate.enter(budget):
-            return False
-        if not self.connected:
-            return True
+        return self._gate.enter(budget) and (not self.connected or self.is_in_place())
+
+    def is_in_place(self) -> bool:
+        """Whether the path leads to this very file now, as it was given and as it was resolved."""
         try:
-            found = os.stat(self._path)
-        except OSError:
+            found = os.stat(self._named)
+            if self._path != self._named and found.st_ino == self._inode:
+                found = os.stat(self._path)
+        except OSError as error:
+            if by_a_handler(error):
+                raise
             return False
         return found.st_ino == self._inode and found.st_dev == self._device
 
@@ -97,6 +125,11 @@ class Database:
             raise faults.inherited(address)
         if size:
             _probe(self._path, address)
+        if found.st_nlink > 1:
+            raise faults.hard_linked(address, found.st_nlink)
+        self._presence = Presence(self._path)
+        if not self._presence.mark():
+            raise faults.open_elsewhere(address)
         patience = max(budget.left(), 0.0)  # for somebody who ignores the gate
         connection = sqlite3.connect(self._path, timeout=patience, isolation_level=None, check_same_thread=False)
         self._connection = connection
@@ -105,8 +138,10 @@ class Database:
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise faults.no_log(address, mode)
+        follow(self._path)
         connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-        _adopt(connection.execute, boot, wall_ms, seen)
+        if not _adopt(connection.execute, boot, wall_ms, seen, self._presence.alone):
+            raise faults.another_boot(address)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA busy_timeout = 0")  # from here on the store waits, and looks at its budget
         self.boot = boot
@@ -118,23 +153,39 @@ class Database:
         if self.pid != os.getpid():
             self.disown()
             return
+        inside = False
         try:
             # Without the gate it is safe too: SQLite checkpoints at a close only when nobody else has the file open.
             with suppress(Shut, OSError):
                 self._gate.enter(budget)
+                inside = self._gate.has_name()
+            if inside and self.connected:
+                self._take_the_log_along()
             self.connected, self.execute = False, _not_connected
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+            if self._presence is not None:
+                self._presence.end(inside)
         finally:
             self._gate.leave()
             self._gate.close()
+
+    def _take_the_log_along(self) -> None:
+        """A file that was renamed: put into it what is in the log, which stays beside the old name. SQLite would not."""
+        assert self._connection is not None  # noqa: S101 - it is connected
+        assert self._presence is not None  # noqa: S101
+        if not os.path.lexists(self._path) and self._presence.has_name():  # else another file is there, perhaps with this log
+            with suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def disown(self) -> None:
         """See `forks`."""
         if self._connection is not None:
             forks.keep((self.execute, self._connection))
             _spoilt.add((self._device, self._inode))
+        if self._presence is not None:
+            self._presence.disown()
         self.connected, self.execute, self._connection = False, _not_connected, None
         self._gate.close()
 
@@ -143,12 +194,18 @@ def _not_connected(sql: str, args: tuple[Any, ...] = ()) -> sqlite3.Cursor:
     raise sqlite3.ProgrammingError("the database is not open")
 
 
-def size_of(path: str) -> int | None:
-    """In bytes; None if there is no such file. Raises OSError."""
+def stat_of(path: str) -> os.stat_result | None:
+    """None if there is no such file. Raises OSError."""
     try:
-        return os.stat(path).st_size
+        return os.stat(path)
     except FileNotFoundError:
         return None
+
+
+def size_of(path: str) -> int | None:
+    """In bytes; None if there is no such file. Raises OSError."""
+    found = stat_of(path)
+    return None if found is None else found.st_size
 
 
 def look_before_the_gate(path: str, address: str) -> None:
@@ -201,10 +258,14 @@ def _bring_up_to_date(connection: sqlite3.Connection, address: str) -> None:
         connection.execute("PRAGMA wal_checkpoint(FULL)")
 
 
-def _adopt(execute: Execute, boot: str, wall_ms: Callable[[], int], seen: int) -> None:
+def _adopt(execute: Execute, boot: str, wall_ms: Callable[[], int], seen: int, alone: Callable[[], bool]) -> bool:
+    """False: it is another boot's, and somebody has it open, so nothing was done. A file that is new is nobody's."""
     execute("BEGIN IMMEDIATE")
     row: tuple[Any, ...] = execute("SELECT boot, counter FROM clock WHERE id = 1").fetchone()
     stored, counter = row
+    if stored not in (boot, "") and not alone():
+        execute("ROLLBACK")
+        return False
     lifted = max(counter, seen)
     if stored != boot:
         floor = fences.floor(wall_ms())
@@ -216,3 +277,4 @@ def _adopt(execute: Execute, boot: str, wall_ms: Callable[[], int], seen: int) -
     if lifted != counter or stored != boot:
         execute("UPDATE clock SET boot = ?, counter = ? WHERE id = 1", (boot, lifted))
     execute("COMMIT")
+    return True

@@ -4,6 +4,7 @@ Invariants
 - A verb finds the file that is at the path now, its own process's, checked and adopted, and is alone with it.
 - Whatever ends a verb, nothing is left half done and the gate is left. What broke is opened anew by the next verb.
 - Foreign errors end here.
+- All times are on the kernel's boot clock (`_now`), whatever time namespace this process is in, or comes to be in.
 - A file is closed by whoever is alone with it. Under another thread's statement that would be a null pointer there: a crash.
 """
 
@@ -14,16 +15,19 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
+from math import inf
 from time import sleep
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from weakref import finalize
 
 from ...errors import UsageError
-from . import faults
-from .boot import boot_id
+from ...runtime.base import by_a_handler
+from . import faults, rights
+from .boot import Boot, this_boot
 from .database import Database, look_before_the_gate
 from .gate import FIRST_PAUSE, LONGEST_PAUSE, Budget, Shut
 from .place import Place
+from .presence import name_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,6 +35,7 @@ E = TypeVar("E", bound="Entrance")
 
 CLOSED = "this client is closed; nothing was written. Make a new one"
 CLOSE_PATIENCE = 1.0
+STEADY_MS = 3.0  # by so much the distance between the wall clock and the boot clock may change unnoticed
 
 
 def whole(verb: Callable[Concatenate[E, P], T]) -> Callable[Concatenate[E, P], T]:
@@ -53,14 +58,18 @@ class Entrance:
     """One file, opened when it is needed."""
 
     def __init__(
-        self, place: Place, now: Callable[[], float], wall_ms: Callable[[], int], boot: Callable[[], str] = boot_id
+        self, place: Place, now: Callable[[], float], wall_ms: Callable[[], int], boot: Callable[[], Boot] = this_boot
     ) -> None:
-        """Touches nothing yet. `now` is the machine's boot-time clock, `boot` says which boot it counts from."""
+        """Touches nothing yet. `now` is this process's boot clock, `boot` says what that is worth."""
         self._place = place
-        self._now = now
+        self._clock = now
+        self._now = now  # the kernel's boot clock, once a file is open
         self._wall_ms = wall_ms
         self._boot = boot
+        self._booted = Boot("")
+        self._apart = inf  # the wall clock minus ours when we last looked which boot this is, in milliseconds
         self._seen = 0  # the highest fence given out here: a file that replaces ours must continue above it
+        self.identity = ""  # of the file that was opened last: the same for all paths that lead to it
         self._closed = False
         self._database: Database | None = None
         self._closer: finalize[..., Any] | None = None  # for those who forget to close
@@ -86,8 +95,25 @@ class Entrance:
         """Inside the gate, with the file that is at the path now."""
         database = self._database
         if database is not None and database.pid == os.getpid() and database.connected and database.enter(budget):
-            return database
+            # Neither clock steps against the other but when the wall clock is set, or this process is put into another time
+            # namespace or restored from a checkpoint: then its boot clock means something else than it did.
+            apart = self._wall_ms() - self._clock() * 1000
+            if abs(apart - self._apart) < STEADY_MS or self._same_clock(apart):
+                return database
         return self._enter_anew(budget)
+
+    def _same_clock(self, apart: float) -> bool:
+        if self._boot() != self._booted:
+            return False
+        self._apart = apart
+        return True
+
+    def _set_clock(self) -> None:
+        """Learn what our clock is worth now."""
+        clock, self._apart = self._clock, self._wall_ms() - self._clock() * 1000
+        self._booted = self._boot()
+        ahead = self._booted.ahead
+        self._now = (lambda: clock() - ahead) if ahead else clock
 
     def _enter_anew(self, budget: Budget) -> Database:
         """There is no file yet, or it is the parent's (after a fork), or it was deleted or replaced."""
@@ -96,13 +122,17 @@ class Entrance:
             if self._closed:
                 raise UsageError(CLOSED)
             path = self._place.prepare()
+            rights.check(path)
             look_before_the_gate(path, self.address)
-            database = self._database = Database(path)
+            database = self._database = Database(path, self._place.named)
             self._closer = finalize(self, database.close, Budget(0))
             self._closer.atexit = False  # a daemon thread may be inside: see `SqliteBackend.rest`
+            self._set_clock()
             if database.enter(budget):
-                database.connect(budget, self.address, self._boot(), self._wall_ms, self._seen)
-                return database
+                database.connect(budget, self.address, self._booted.id, self._wall_ms, self._seen)
+                if database.is_in_place():  # else it was swapped meanwhile
+                    self.identity = name_of(path)
+                    return database
         raise Shut("its files were deleted again and again")
 
     def _patiently(self, database: Database, budget: Budget, sql: str, args: tuple[Any, ...]) -> sqlite3.Cursor:
@@ -121,8 +151,7 @@ class Entrance:
 
     def _failed(self, error: BaseException, budget: Budget) -> None:
         """Nothing half done and nothing half open. Raises our error for a foreign one; otherwise the caller raises on."""
-        if not isinstance(error, sqlite3.Error) and (not isinstance(error, OSError) or error.errno is None):
-            # An OSError without a number is not the file's: a signal handler has raised it, a TimeoutError as a rule.
+        if not isinstance(error, sqlite3.Error | OSError) or by_a_handler(error):
             if not self._rolled_back():
                 self._drop(budget)
             return

@@ -11,6 +11,10 @@ import sqlite3
 
 from ...errors import Unavailable, UsageError
 
+_SHARING = (
+    "Users who share a file need to write to its directory as well, since SQLite makes and deletes files beside it: best a "
+    "setgid directory of a common group (mode 2770) that is not sticky, and mode 660 for the file"
+)
 _ROLLED_BACK = "the request was rolled back, so nothing of it is left"
 
 
@@ -34,10 +38,12 @@ def _from_sqlite(error: sqlite3.Error, address: str) -> Unavailable:
     code = _code(error)
     if code == sqlite3.SQLITE_FULL:
         text = f"{address}: the disk is full; {_ROLLED_BACK}. Make room and try again"
+    elif code == sqlite3.SQLITE_CANTOPEN and _no_descriptor_left():
+        text = f"{address} cannot be opened: this process has too few descriptors (ulimit -n); {_ROLLED_BACK}. Raise the limit"
     elif code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         text = (
-            f"{address} cannot be written ({error}); {_ROLLED_BACK}. Let user {os.getuid()} write to the file, to those that "
-            "have its name and an ending (-gate, -wal, -shm) and to the directory, or choose another file"
+            f"{address} cannot be written ({error}); {_ROLLED_BACK}. Let user {os.geteuid()} write to the file, to those "
+            f"that have its name and an ending (-gate, -wal, -shm) and to the directory, or choose another file. {_SHARING}"
         )
     elif code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         text = (
@@ -54,7 +60,7 @@ def _from_sqlite(error: sqlite3.Error, address: str) -> Unavailable:
 def _from_os(error: OSError, address: str) -> Unavailable:
     """Our error for one of the file system's."""
     if isinstance(error, PermissionError) or error.errno in _CLOSED_TO_US:
-        advice = f"Let user {os.getuid()} write to {error.filename or 'it'} and to the directory, or choose another file"
+        advice = f"Let user {os.geteuid()} write to {error.filename or 'it'}, or choose another file. {_SHARING}"
     else:
         advice = "Look at the disk and the limits of this process, and try again"
     return Unavailable(
@@ -87,6 +93,32 @@ def inherited(address: str) -> UsageError:
     )
 
 
+def hard_linked(address: str, names: int) -> UsageError:
+    """The file has several names."""
+    return UsageError(
+        f"{address} is a file with {names} names (hard links), each of which would have a gate and a log of its own; nothing "
+        "was written. Delete the others ('find -samefile' lists them), or use a symbolic link"
+    )
+
+
+def open_elsewhere(address: str) -> UsageError:
+    """Somebody uses the file under a name that is not ours."""
+    return UsageError(
+        f"{address} is open under another name: it was renamed or moved while a process had it open, and what that process was "
+        "granted may be in a log beside the old name. Nothing was written. Move the file back, or end the programs that use it "
+        "under the old name ('fuser' on the file names them)"
+    )
+
+
+def another_boot(address: str) -> UsageError:
+    """The file is of another boot, as its id goes, and somebody has it open."""
+    return UsageError(
+        f"{address} is in use by processes with another boot id: a container has one of its own, or a kernel of its own. Its "
+        "leases cannot be told from those of an earlier boot. Nothing was written, and nothing was freed. Show all of them the "
+        "same /proc/sys/kernel/random/boot_id, or use a store that is a server, such as redis://"
+    )
+
+
 def two_clocks(address: str) -> UsageError:
     """The file was adopted by another boot while this process had it open."""
     return UsageError(
@@ -114,6 +146,20 @@ def no_log(address: str, mode: str) -> UsageError:
 
 
 _CLOSED_TO_US = frozenset((1, 13, 30))  # EPERM, EACCES, EROFS
+
+
+def _no_descriptor_left() -> bool:
+    """Whether this process has too few for a database, its journal, its log, the log's index and the directory."""
+    opened: list[int] = []
+    try:
+        while len(opened) < 5:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return True
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+    return False
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -6,6 +6,8 @@ waiting for SQLite's write lock is unfair. Inside the gate there is never a seco
 Invariants
 - Never a blocking flock: whoever is inside may be stopped for ever, and a wait must end at the caller's bound.
 - The kernel opens the gate when the one inside dies. Nothing has to be cleaned up.
+- Who may use the database may pass its gate: it has the database's permissions, owner and group, as far as whoever makes it may
+  give them away.
 - A lock belongs to the open file, which a forked child shares. The child may close its copy and must not unlock it.
 - `leave` without `enter` is harmless, so callers leave in a `finally` that covers the entering itself: no signal can
   come between the two and leave the gate shut.
@@ -15,13 +17,18 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from math import inf
 from time import monotonic, sleep
 
+from ...runtime.base import by_a_handler
+from .inside import inside
+
 TRY = LOCK_EX | LOCK_NB
 FIRST_PAUSE = 0.00005
 LONGEST_PAUSE = 0.005
+PRIVATE = 0o600
 
 
 class Shut(Exception):
@@ -48,20 +55,30 @@ class Budget:
 class Gate:
     """The sidecar of a database file."""
 
-    __slots__ = ("_file", "path")
+    __slots__ = ("_device", "_file", "_inode", "path")
 
-    def __init__(self, path: str, mode: int) -> None:
-        """Open the sidecar, or make it with the permissions of the database. Raises OSError."""
+    def __init__(self, path: str, like: os.stat_result | None) -> None:
+        """Open the sidecar of a database that is `like` this, or does not exist yet; make it if need be. Raises OSError."""
         self.path = path
-        flags = os.O_RDONLY | os.O_CLOEXEC
+        mode = PRIVATE if like is None else stat.S_IMODE(like.st_mode) & 0o666
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             self._file = os.open(path, flags)
+            made = False
         except FileNotFoundError:
             self._file = os.open(path, flags | os.O_CREAT, mode)
-            os.fchmod(self._file, mode)  # whatever the umask says: who may use the database must be able to pass its gate
+            made = True
+        found = os.fstat(self._file)
+        self._inode, self._device = found.st_ino, found.st_dev
+        if made and like is not None:
+            with suppress(PermissionError):
+                os.fchown(self._file, -1 if os.geteuid() else like.st_uid, like.st_gid)
+        if made or (like is not None and stat.S_IMODE(found.st_mode) != mode):
+            with suppress(PermissionError):  # it is somebody else's
+                os.fchmod(self._file, mode)  # whatever the umask says
 
     def enter(self, budget: Budget) -> bool:
-        """Be the only one inside; tries at least once. False: the sidecar was deleted, so newcomers queue at another one.
+        """Be the only one inside; tries at least once. False: another sidecar is at the path now, and newcomers queue there.
 
         Raises Shut when the budget is spent first.
         """
@@ -69,17 +86,20 @@ class Gate:
             flock(self._file, TRY)
         except BlockingIOError:
             self._wait(budget)
-        return os.fstat(self._file).st_nlink > 0
+        try:
+            found = os.stat(self.path)
+        except OSError as error:
+            if by_a_handler(error):
+                raise
+            return False
+        return found.st_ino == self._inode and found.st_dev == self._device
 
     def _wait(self, budget: Budget) -> None:
         pause = FIRST_PAUSE
         while True:
             left = budget.left()
             if left <= 0:
-                raise Shut(
-                    f"another process was inside its gate ({self.path}) all that time, so it is stopped, or its disk hangs, or "
-                    "it waits for somebody who locked the database by hand ('fuser' on the file names the candidates)"
-                )
+                raise Shut(f"its gate ({self.path}) stayed shut: {inside(self._device, self._inode)}")
             sleep(min(pause, left))
             try:
                 flock(self._file, TRY)
@@ -87,6 +107,10 @@ class Gate:
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
                 return
+
+    def has_name(self) -> bool:
+        """Whether it was not deleted: then newcomers may still queue here, perhaps under another path. Raises OSError."""
+        return os.fstat(self._file).st_nlink > 0
 
     def leave(self) -> None:
         """Let the next one in. Harmless when not inside."""
@@ -99,11 +123,3 @@ class Gate:
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
-
-
-def mode_of(path: str) -> int:
-    """The permissions that the sidecar of this database should have: the same, or private if it does not exist yet."""
-    try:
-        return stat.S_IMODE(os.stat(path).st_mode) & 0o666
-    except FileNotFoundError:
-        return 0o600

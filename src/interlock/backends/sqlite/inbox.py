@@ -24,7 +24,7 @@ from socket import AF_UNIX, SHUT_RDWR, SOCK_DGRAM, socket
 from ...core.claim import Announced
 from ...errors import Unavailable
 from ...runtime import forks
-from ...runtime.base import Runtime
+from ...runtime.base import Runtime, by_a_handler
 
 NAMESPACE = "/proc/self/ns/net"
 BUFFER = "/proc/sys/net/unix/max_dgram_qlen"
@@ -123,15 +123,21 @@ def listens(name: str) -> bool | None:
         with socket(AF_UNIX, SOCK_DGRAM) as voice:
             voice.connect(_address(name))
     except OSError as error:
+        if by_a_handler(error):
+            raise
         return False if error.errno == ECONNREFUSED and name.partition("@")[2] in ("", _namespace()) else None
     return True
 
 
 def send(name: str, announced: Announced) -> None:
     """Tell, without waiting and without a promise. To a listener that sleeps, or died just now, it is lost."""
-    with suppress(OSError), socket(AF_UNIX, SOCK_DGRAM) as voice:
-        voice.setblocking(False)
-        voice.sendto(_packed(announced), _address(name))
+    try:
+        with socket(AF_UNIX, SOCK_DGRAM) as voice:
+            voice.setblocking(False)
+            voice.sendto(_packed(announced), _address(name))
+    except OSError as error:
+        if by_a_handler(error):
+            raise
 
 
 def _address(name: str) -> str:

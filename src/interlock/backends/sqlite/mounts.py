@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ...runtime.base import by_a_handler
+
 MOUNTINFO = "/proc/self/mountinfo"
 
 NETWORK = """
@@ -58,7 +60,9 @@ def read_mountinfo() -> str:
     try:
         with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
-    except OSError:
+    except OSError as error:
+        if by_a_handler(error):
+            raise
         return ""
 
 

@@ -19,7 +19,9 @@ from contextlib import suppress
 from errno import ENOTDIR
 
 from ...errors import Unavailable, UsageError
+from ...runtime.base import by_a_handler
 from .mounts import is_shared, mount_of, read_mountinfo
+from .rights import may
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/-._~+@")
 FILE = "locks.db"
@@ -93,6 +95,7 @@ class Place:
         self._chosen = path
         self._make: Maker | None = None  # how to make the directory of the chosen default place
         self._warned = ""  # of which place
+        self.named = ""  # the path as it was given or chosen, links and all, once it is prepared
         self.address = url_of(path or os.path.join(_state_home(), DIRECTORY, FILE))
 
     def prepare(self, make: bool = True) -> str:
@@ -105,7 +108,7 @@ class Place:
         path = self._chosen or self._choose(make)
         if self._make is not None and make:
             self._make(os.path.dirname(path))  # somebody may have cleaned up
-        real = os.path.realpath(path)
+        self.named, real = path, os.path.realpath(path)
         directory = os.path.dirname(real)
         if not _is_directory(directory):
             if self._default and not make:
@@ -117,6 +120,11 @@ class Place:
             raise UsageError(
                 f"{self.address}: the directory {directory} does not exist; nothing was written. Make it, or correct the path "
                 "('sqlite:relative/path.db' is relative to the working directory)"
+            )
+        if os.path.exists(path) and not os.path.exists(real) and os.path.realpath(path) == real:  # else a link was swapped
+            raise UsageError(
+                f"{self.address} leads to a file that has no name any more: it was deleted; nothing was written. Name one in "
+                "a directory that exists"
             )
         if os.path.exists(real) and not os.path.isfile(real):
             raise UsageError(f"{self.address} is not a file, and it was left untouched. Name a file in a directory that exists")
@@ -184,8 +192,10 @@ class Place:
             elif not os.path.isdir(there):
                 return os.strerror(ENOTDIR)
         except OSError as error:
+            if by_a_handler(error):
+                raise
             return error.strerror or str(error)
-        if not os.access(there, os.W_OK | os.X_OK):
+        if not may(there, os.W_OK | os.X_OK):
             return "it cannot be written"
         return self._refusal(os.path.realpath(os.path.join(directory, FILE)))
 
@@ -205,7 +215,7 @@ def _candidates() -> Iterator[tuple[str, Maker]]:
         yield os.path.join(runtime, DIRECTORY), _make
     from tempfile import gettempdir  # 18 ms, for those few who get here
 
-    yield os.path.join(gettempdir(), f"{DIRECTORY}-{os.getuid()}"), _make_private
+    yield os.path.join(gettempdir(), f"{DIRECTORY}-{os.geteuid()}"), _make_private
 
 
 def _users_level() -> int:
@@ -233,5 +243,5 @@ def _make_private(directory: str) -> None:
     with suppress(FileExistsError):
         os.mkdir(directory, 0o700)
     found = os.lstat(directory)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise PermissionError(1, "it is there already and is not a private directory of this user")

@@ -19,6 +19,7 @@ from typing import Any
 from ...core import fence as fences
 from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked, free
 from ...core.fence import MAX_FENCE
+from ...core.membership import lineage, with_lineage
 from ...core.quorum import Roll
 from ...core.token import alias_of, owner_of
 from ...errors import UsageError
@@ -45,17 +46,18 @@ RELEASE = """
     DELETE FROM entries WHERE name = ? AND token = ? AND expires > ? AND NOT EXISTS (SELECT 1 FROM line WHERE name = ?)
 """
 NOTE = "UPDATE clock SET horizon = min(horizon, ?), low = min(low, ?) WHERE id = 1"
-ROLL = "SELECT longest, seed FROM roll WHERE id = 1"
+ROLL = "SELECT nodes, high, seed, closed, used, window, lineage, since FROM roll WHERE id = 1"
+GOOD = "SELECT seed FROM roll WHERE id = 1 AND nodes = ? AND NOT closed"
+USED = "UPDATE roll SET used = 1 WHERE NOT used"
 LOSS = "SELECT mark FROM loss WHERE id = 1"
-LONGEST = "UPDATE roll SET longest = ? WHERE longest < ?"
 NEXT = "SELECT name, arrival, expires FROM entries WHERE (name, arrival) > (?, ?) ORDER BY name, arrival LIMIT ?"
 SWEPT = "UPDATE clock SET horizon = ?, low = ?, hand_name = ?, hand_arrival = ? WHERE id = 1"
 
 
 class Store(Entrance):
-    """The leases in one file. Once it is `elected`, it is a node of a quorum: see `port.LineMember`."""
+    """The leases in one file. With `nodes`, one a line, it is a node of the quorum of these: see `port.LineMember`."""
 
-    elected = False
+    nodes = ""
 
     # The verbs; see `port.Backend` for what they mean. Each raises Shut, Unavailable or UsageError. They are written flat on
     # purpose: a lock costs forty microseconds here, and ten of them would go into handing arguments down.
@@ -75,31 +77,34 @@ class Store(Entrance):
         database = self._enter(budget)
         execute = database.execute
         found = self._begin(database, budget, claim.name)
+        seed = 0
         if proposal is not None:
-            if execute(ROLL).fetchone() is None:
+            good = execute(GOOD, (self.nodes,)).fetchone()
+            if good is None:
                 execute("ROLLBACK")
                 return Unmarked()
-            execute(LONGEST, (claim.ttl, claim.ttl))
-        answer = self._admit(execute, found, claim, proposal, self._now())
+            (seed,) = good
+            execute(USED)
+        answer = self._admit(execute, found, claim, proposal, self._now(), seed)
         execute("ROLLBACK" if type(answer) is Refused and claim.place is None else "COMMIT")
         return answer
 
     def _admit(
-        self, execute: Execute, found: tuple[Any, ...], claim: Claim, proposal: int | None, now: float
+        self, execute: Execute, found: tuple[Any, ...], claim: Claim, proposal: int | None, now: float, seed: int = 0
     ) -> Granted | Refused:
-        """Decide on a claim, inside a transaction. `found` is the row of LOOK."""
+        """Decide on a claim, inside a transaction. `found` is the row of LOOK. A fence that is not above `seed` is too old."""
         name, token, ttl, place = claim
         _, counter, horizon, low, hand, hand_arrival, waits, arrival, holder, fence, expires = found
         if arrival is not None and expires > now and holder != token:
             if place is not None:
                 line.join(execute, name, token, place, expires)
-            refused = Refused(expires - now, owner_of(holder), (), now)
-            return refused._replace(holder=alias_of(holder), fence=counter) if self.elected else refused
+            refused = Refused(expires - now, owner_of(holder), (), now, fence=counter)
+            return refused._replace(holder=alias_of(holder)) if self.nodes else refused
         if waits:
             execute(line.LEAVE, (name, token))
         ends = now + ttl
         if arrival is not None:
-            if expires > now:
+            if expires > now and fence > seed:
                 execute(RENEW, (ends, fence, name, arrival))
                 if ends < horizon or ends < low:
                     execute(NOTE, (ends, ends))
@@ -135,7 +140,7 @@ class Store(Entrance):
         _, counter, horizon, low, _, _, _, *found = self._begin(database, budget, leases[0].name)  # the first comes with it
         now = self._now()
         answers: list[Granted | Gone] = []
-        high, longest, soonest = counter, 0.0, inf
+        high, soonest = counter, inf
         for name, token, ttl, fence in leases:
             arrival, holder, stored, expires = found or execute(HOLDER, (name,)).fetchone() or NOBODY
             found = []
@@ -145,11 +150,10 @@ class Store(Entrance):
             raised = max(stored, fence)
             execute(RENEW, (now + ttl, raised, name, arrival))
             answers.append(Granted(raised, ttl))
-            high, longest, soonest = max(high, raised), max(longest, ttl), min(soonest, now + ttl)
+            high, soonest = max(high, raised), min(soonest, now + ttl)
         if high > counter:
             execute(COUNT, (high,))
             self._seen = max(self._seen, high)
-        execute(LONGEST, (longest, longest))
         if soonest < horizon or soonest < low:
             execute(NOTE, (soonest, soonest))
         execute("COMMIT")
@@ -169,6 +173,7 @@ class Store(Entrance):
             execute(line.LEAVE, (name, token))
         execute("COMMIT")
         if served is not None:
+            database.leave()  # whoever is stopped from here on keeps nobody waiting
             inbox.send(*served)
         return held
 
@@ -187,12 +192,13 @@ class Store(Entrance):
             execute(line.LEAVE, (name, token))
         answer: Granted | Refused | Unmarked = Unmarked()
         if not self._forgetful(execute):
-            if self.elected:
-                execute(LONGEST, (heir.ttl, heir.ttl))
+            if self.nodes:
+                execute(USED)
             look = execute(LOOK, (heir.name, heir.name)).fetchone()
-            answer = self._admit(execute, look, heir, proposal if self.elected else None, now)
+            answer = self._admit(execute, look, heir, proposal if self.nodes else None, now)
         execute("COMMIT")
         if served is not None:
+            database.leave()  # whoever is stopped from here on keeps nobody waiting
             inbox.send(*served)
         return answer if isinstance(answer, Unmarked) else Handed(held, answer)
 
@@ -210,7 +216,7 @@ class Store(Entrance):
         return int(counter)
 
     def _forgetful(self, execute: Execute) -> bool:
-        return self.elected and execute(ROLL).fetchone() is None
+        return bool(self.nodes) and execute(GOOD, (self.nodes,)).fetchone() is None
 
     def _vacate(
         self,
@@ -240,10 +246,10 @@ class Store(Entrance):
             execute(FORGET, (name, arrival))
         if waiter is None:
             return True, None
-        if self.elected:
-            execute(LONGEST, (waiter.ttl, waiter.ttl))
+        if self.nodes:
+            execute(USED)
         claim = Claim(name, waiter.token, waiter.ttl)
-        granted = self._admit(execute, (*found[:7], *NOBODY), claim, proposal if self.elected else None, now)
+        granted = self._admit(execute, (*found[:7], *NOBODY), claim, proposal if self.nodes else None, now)
         assert isinstance(granted, Granted)  # noqa: S101 - nobody has it
         return True, (waiter.inbox, Announced(name, waiter.token, granted.fence, granted.ttl, now))
 
@@ -262,33 +268,51 @@ class Store(Entrance):
         return entry._replace(waiting=waiting, waiters=waiters)
 
     @whole
-    def roll(self, mark: bool, budget: Budget) -> tuple[Roll | None, str]:
-        """The roll of the file and, if it has none, which loss of it that is."""
+    def roll(self, mark: bool, window: float, budget: Budget) -> tuple[Roll | None, float, str]:
+        """The roll of the file, for how long a lease in it may last, and which state or loss of the roll that is."""
         database = self._enter(budget)
         execute = database.execute
         self._begin(database, budget, "")
-        row = execute(ROLL).fetchone()
-        if row is not None:
-            counter = execute("SELECT counter FROM clock WHERE id = 1").fetchone()[0]
-            execute("ROLLBACK")
-            return Roll(row[0], counter, row[1]), ""
-        if mark:
+        if mark and execute(ROLL).fetchone() is None:
             execute("INSERT OR IGNORE INTO loss (id, mark) VALUES (1, hex(randomblob(8)))")
-        loss = execute(LOSS).fetchone()
+        execute("UPDATE roll SET window = ? WHERE window < ?", (window, window))
+        roll, stamp = self._stand(execute)
+        ends, served = execute("SELECT (SELECT max(expires) FROM entries), (SELECT max(ttl) FROM line)").fetchone()
         execute("COMMIT")
-        return None, "" if loss is None else loss[0]
+        if roll is not None and roll.closed:
+            served = None  # nobody is
+        return roll, max(ends - self._now() if ends is not None else 0.0, served or 0.0, 0.0), stamp
+
+    def _stand(self, execute: Execute) -> tuple[Roll | None, str]:
+        """The roll, and what names the state that the file is in: see `port.Standing.loss`."""
+        row = execute(ROLL).fetchone()
+        if row is None:
+            loss = execute(LOSS).fetchone()
+            return None, "" if loss is None else loss[0]
+        nodes, high, seed, closed, used, window, more, since = row
+        if used:
+            high = max(high, execute("SELECT counter FROM clock WHERE id = 1").fetchone()[0])
+        roll = with_lineage(Roll(tuple(nodes.splitlines()), high, seed, bool(closed), window), more)
+        return roll, f"{since} {roll.unused}"
 
     @whole
     def enroll(self, roll: Roll, loss: str, budget: Budget) -> bool:
-        """Give the file a roll unless it has one, or that was another loss."""
+        """Give the file this roll, unless it is in another state by now."""
         database = self._enter(budget)
         execute = database.execute
         self._begin(database, budget, "")
-        if execute(ROLL).fetchone() is not None or execute(LOSS).fetchone() != (loss,):
+        before, stamp = self._stand(execute)
+        if stamp != loss:
             execute("ROLLBACK")
             return False
+        before = before or roll
+        high, window = max(roll.high, before.high), max(roll.window, before.window)
         execute("DELETE FROM loss")
-        execute("INSERT INTO roll (id, longest, seed) VALUES (1, ?, ?)", (roll.longest, roll.seed))
+        execute(
+            "INSERT OR REPLACE INTO roll (id, nodes, high, seed, closed, used, window, lineage, since) "
+            "VALUES (1, ?, ?, ?, ?, ?, ?, ?, hex(randomblob(8)))",
+            ("\n".join(roll.nodes), high, roll.seed, roll.closed, high > 0, window, lineage(roll)),
+        )
         execute("UPDATE clock SET counter = max(counter, ?) WHERE id = 1", (roll.seed,))
         execute("COMMIT")
         return True

@@ -148,11 +148,12 @@ def _derived(name: str) -> tuple[bytes, ...]:
 def _connected(urls: list[str]) -> list[Any]:
     """Connections as the lock's own are made (TLS, user, database), as many as can be had. Raises Unavailable if too few."""
     from ...backends.redis.connect import recipe
+    from ...runtime.base import now
 
     found, failure = [], None
     for url in urls:
         how = recipe(url, "blocking")
-        connection = how.make(CONNECT)
+        connection = how.make(now() + CONNECT)
         try:
             connection.connect()
         except Exception as error:

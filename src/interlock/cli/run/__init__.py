@@ -13,12 +13,18 @@ What may befall them, and who acts:
 
 - the lease is not renewed in time             warden: SIGTERM at deadline − grace, SIGKILL just before the deadline
 - the runner is killed, stopped, hangs         warden: end of file, or the same deadline
+- one is stopped, and the other killed         the kernel continues the stopped one (`channel.continue_when_gone`), which acts
+- nobody reads stderr                          nobody waits for that (`voice`)
 - the warden is killed                         the kernel kills the command (PR_SET_PDEATHSIG); what else was below the warden
                                                falls to the runner (PR_SET_CHILD_SUBREAPER), which kills it, then releases
 - the warden is stopped, and the lease lost    runner: kills what is below it
 - a descendant left the group or the session   found by its parents in /proc; orphans fall to the warden
 
+Act first, speak afterwards, never wait: between the moment at which the lock may be lost and the moment at which nothing of the
+command is left, neither of the two waits for anything but that.
+
 Files: `arguments` (the parser), `options` (what was asked for), `command` (which program), `verb` (the order of events),
-`runner` (before and after), `watch` (meanwhile), `warden`, `channel` (what they say to each other), `tree` (ending processes),
-`terminal`, `signals`.
+`runner` (before and after), `watch` (meanwhile), `link` (the runner's hold on its warden), `orders` (what the warden is to
+do), `warden`, `birth` (how the command is started), `channel` (what they say to each other), `tree` (ending processes),
+`voice` (what they say to people), `short` (of processes or descriptors), `terminal`, `signals`.
 """

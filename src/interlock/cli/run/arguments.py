@@ -34,6 +34,7 @@ exit codes:
   75 not acquired (-E changes it)     79 lock lost, the command was stopped
   64 wrong command line               69 the store does not answer
   70 a bug in interlock               78 wrong URL, or the key is not a lock
+  71 this system is short of processes, memory or descriptors
   126 CMD cannot be run               127 CMD not found
 """
 

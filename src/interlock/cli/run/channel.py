@@ -1,13 +1,22 @@
-"""What runner and warden say to each other: one JSON array per line, over a socket pair that nobody else inherits."""
+"""What runner and warden say to each other: one JSON array per line, over a socket pair that nobody else inherits.
+
+Nobody waits here. What the other end does not take, because it is stopped, is kept and tried again at the next `flush`: of the
+messages that only the newest of counts for, the newest; of the others, a bounded number.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import signal
 import socket
 from contextlib import suppress
 from typing import Any
 
 Message = list[Any]
+
+_KEPT = 100  # messages that are kept for an end that does not read
 
 
 class Channel:
@@ -16,16 +25,32 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._unread = b""
+        self._cut = b""  # the rest of a message that went out in part
+        self._unsent: list[tuple[str, bytes]] = []
         self.over = False
 
     def fileno(self) -> int:
         """For poll."""
         return self._socket.fileno()
 
-    def send(self, *message: object) -> None:
-        """Say it. Nothing happens if nobody is there to hear it: reading tells."""
-        with suppress(BrokenPipeError, ConnectionResetError):
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
+    def send(self, verb: str, *rest: object, replaces: bool = False) -> None:
+        """Say it, now or at a later `flush`. With `replaces`, what was said before under this verb and not sent is dropped.
+
+        Nothing happens if nobody is there to hear it: reading tells.
+        """
+        if replaces:
+            self._unsent = [message for message in self._unsent if message[0] != verb]
+        if len(self._unsent) < _KEPT:
+            self._unsent.append((verb, json.dumps([verb, *rest]).encode() + b"\n"))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what was kept, as far as the other end takes it."""
+        with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            while self._cut or self._unsent:
+                if not self._cut:
+                    self._cut = self._unsent.pop(0)[1]
+                self._cut = self._cut[self._socket.send(self._cut, socket.MSG_DONTWAIT) :]
 
     def receive(self) -> list[Message]:
         """What has arrived, without waiting."""
@@ -44,3 +69,12 @@ class Channel:
     def close(self) -> None:
         """The other end sees that it is over."""
         self._socket.close()
+
+
+def continue_when_gone(end: socket.socket) -> None:
+    """Have the kernel send this process SIGCONT when whoever has the other end of the pair is gone: if somebody has stopped us,
+    we run again, and do what is to be done then. Nothing is ever said over this pair. Elsewhere than on Linux: nothing."""
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGCONT)
+        fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)

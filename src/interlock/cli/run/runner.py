@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from contextlib import suppress
 
 from ...api.client import Client, Lease
 from ...core import checks
+from ...core.shown import shown
 from ...errors import AcquireTimeout, InterlockError, LeaseLost, Unavailable, UsageError
 from ...runtime.base import now
 from .. import exits
+from .link import Link
 from .options import Options
 from .signals import Interrupted, Signals
-from .warden import Link
 from .watch import Ending, Watch
 
 _ENOUGH = frozenset((signal.SIGINT, signal.SIGQUIT, signal.SIGTERM))  # after these nothing is started again
@@ -42,6 +42,7 @@ class Runner:
             if self._waits_for_itself(client):
                 self._say(f"{self._options.name} is held by the very run that this one is part of: it would wait for itself")
                 return exits.USAGE
+            self._warden.await_ready(self._signals)
             while True:
                 lease = None
                 try:
@@ -49,14 +50,18 @@ class Runner:
                     self._signals.hand_on()
                 except AcquireTimeout as refused:
                     return self._busy(refused)
-                except Interrupted as stop:
+                except Interrupted:
                     if lease is not None:
-                        with suppress(InterlockError):
-                            lease.release()
-                    return 128 + stop.number
+                        self._give_back(lease)
+                    raise
                 began = now()
                 watch = Watch(self._options, self._warden, self._signals, lease, self._say)
-                ending = watch.run()
+                try:
+                    ending = watch.run()
+                except BaseException:
+                    if self._warden.close():  # the command is dead, with all that it has started
+                        self._give_back(lease)
+                    raise
                 code = self._settle(lease, ending, watch.cause(), began + self._options.at_least)
                 told_to_end = _ENOUGH & {*watch.handed_on, *self._signals.answer()}
                 if code != exits.LOST or not self._options.standby or ending.final or told_to_end:
@@ -89,9 +94,15 @@ class Runner:
         away = False
         while True:
             try:
-                lease = lock.acquire()
-                if lease.ttl < self._options.ttl:  # after a wait the first grant is a short one: too short for a grace
-                    lease.extend()
+                if self._signals.came:
+                    raise Interrupted(self._signals.came)
+                lease = lock.acquire()  # a signal raises inside of it, and not between it and the next line: see `Signals`
+                try:
+                    if lease.ttl < self._options.ttl:  # after a wait the first grant is a short one: too short for a grace
+                        lease.extend()
+                except BaseException:  # the answer is lost, a signal: the store may have it for the whole ttl
+                    self._give_back(lease)
+                    raise
                 return lease
             except LeaseLost:
                 continue
@@ -101,27 +112,31 @@ class Runner:
                 if not away:
                     self._say(f"{error}. Standing by until it is back")
                     away = True
-            time.sleep(pause)
+            self._signals.rest(pause)
             pause = min(pause * 2, longest)
+
+    def _give_back(self, lease: Lease) -> None:
+        """Something else has gone wrong and will be told; if this does as well, the lock ends by itself."""
+        with suppress(InterlockError):
+            lease.release()
 
     def _busy(self, refused: AcquireTimeout) -> int:
         if not self._options.silent_if_busy:
             waited = f"; waited {refused.waited:.1f} s" if self._options.timeout else ""
-            self._say(f"{self._options.name} is held by {refused.owner or 'a client that is not interlock'}{waited}")
+            self._say(f"{self._options.name} is held by {shown(refused.owner) or 'a client that is not interlock'}{waited}")
         return self._options.busy
 
     def _settle(self, lease: Lease, ending: Ending, cause: str, not_before: float) -> int:
         """Give the lock back, or leave it shut until `not_before`. The exit code."""
         name = self._options.name
-        if ending.survivors:
-            pids = ", ".join(map(str, ending.survivors))
+        if not ending.sure:
+            pids = ", ".join(map(str, ending.survivors)) or "some that cannot be seen from here"
             self._say(f"{name} is not given back, because these processes could not be killed: {pids}. It ends by itself")
             return exits.LOST
         if ending.stopped or lease.lost:
+            self._give_back(lease)  # if it was stopped early enough, the next one need not wait
             if self._options.on_lost != "warn":
                 self._say(f"lost {name} ({cause}); the command was stopped")
-            with suppress(InterlockError):
-                lease.release()  # if it was stopped early enough, the next one need not wait
             return exits.LOST
         rest = not_before - now()
         try:

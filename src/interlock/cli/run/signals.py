@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import select
 import signal
 import socket
 from collections.abc import Iterable
@@ -9,8 +11,12 @@ from contextlib import suppress
 from types import FrameType
 from typing import Self
 
+from ...runtime.base import now
+
 ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 HANDED_ON = (*ENDING, signal.SIGCONT, signal.SIGWINCH)
+_CLEANING_UP = 5.0  # after a signal: longer than a wait takes to leave the line, or a lock to be given back
+_OURS = __name__.rpartition(".")[0]
 
 
 class Interrupted(BaseException):
@@ -19,10 +25,6 @@ class Interrupted(BaseException):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
-
-
-def _interrupt(number: int, _: FrameType | None) -> None:
-    raise Interrupted(number)
 
 
 def nothing(_: int, __: FrameType | None) -> None:
@@ -70,7 +72,18 @@ class Bell:
 
 
 class Signals(Bell):
-    """How the runner meets signals. Begins in the first life; after the block all is as it was."""
+    """How the runner meets signals. Begins in the first life; after the block all is as it was.
+
+    In the first life a signal raises Interrupted, but only while the main thread is inside the library, which cleans up
+    after itself. In our own code, where a lease may be in hand and not yet in a variable, it is noted in `came`, and whoever
+    is about to wait looks there first. While the library cleans up, further signals are noted only: one that raised then
+    would leave a place in the line, or a lock.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came = 0  # the first signal of this life
+        self._deaf_until = -math.inf
 
     def __enter__(self) -> Self:
         """The first life."""
@@ -85,12 +98,40 @@ class Signals(Bell):
         self.close()
 
     def end_us(self) -> None:
-        """They raise Interrupted in the main thread, which ends whatever it waits for, and cleans up."""
-        handle(ENDING, _interrupt)
+        """They end whatever the main thread waits for, and have it clean up."""
+        self.came = 0
+        handle(ENDING, self._interrupt)
+        self.came = self.came or next((number for number in self.answer() if number in ENDING), 0)  # while there was no handler
         handle((signal.SIGTSTP,), signal.SIG_DFL)
 
     def hand_on(self) -> None:
-        """They ring the bell; nothing stops us, nor does the terminal when we speak from its background."""
+        """They ring the bell; nothing stops us, nor does the terminal when we speak from its background.
+
+        Raises Interrupted, if one came before that.
+        """
         self.answer()
         handle((*HANDED_ON, signal.SIGTSTP), nothing)
         handle((signal.SIGTTOU,), signal.SIG_IGN)
+        if self.came:
+            raise Interrupted(self.came)
+
+    def rest(self, seconds: float, *others: Bell | int) -> bool:
+        """Wait so long, or until one of the `others` can be read: True. Raises Interrupted when a signal comes."""
+        until = now() + seconds
+        poll = select.poll()
+        for one in (self, *others):
+            poll.register(one, select.POLLIN)
+        while not self.came and (left := until - now()) > 0:
+            if {descriptor for descriptor, _ in poll.poll(math.ceil(left * 1000))} - {self.fileno()}:
+                return True
+            self.answer()
+        if self.came:
+            raise Interrupted(self.came)
+        return False
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.came = self.came or number
+        inside = frame is not None and not frame.f_globals.get("__name__", "").startswith(_OURS)
+        if inside and now() >= self._deaf_until:
+            self._deaf_until = now() + _CLEANING_UP
+            raise Interrupted(number)

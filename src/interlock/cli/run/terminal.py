@@ -25,7 +25,7 @@ class Terminal:
         self._home = os.getpgrp()
         self._fd = -1
         with suppress(OSError):  # no terminal: cron, a service, a container
-            self._fd = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+            self._fd = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)  # for its controls only
         self._alone = self._fd >= 0 and os.isatty(0) and os.isatty(1)
 
     def give(self, group: int, wanted: bool = False) -> bool:

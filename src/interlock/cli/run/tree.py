@@ -4,7 +4,14 @@ With PR_SET_CHILD_SUBREAPER an orphan falls to the nearest such ancestor instead
 forking twice or by setsid(). That also gives the one proof that a tree is dead: when waitpid says that this process has no
 children, it has no descendants. /proc is read only to find whom to signal.
 
-Without Linux there is neither: the group is all that can be reached.
+A number is signalled only while it cannot have become somebody else's:
+
+- a group, while its leader is a child of ours that is not buried yet (dead or alive, it keeps the number), or while something
+  that descends from us is in it. So the command is buried last (`bury`);
+- a child of ours, likewise, while it is not buried;
+- a descendant, through a descriptor of the process (pidfd) that was opened before a second look showed the same process.
+
+Without Linux, or where /proc shows the processes of another pid namespace, the group is all that can be reached.
 """
 
 from __future__ import annotations
@@ -15,9 +22,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PAUSE = 0.002  # between two rounds of killing
+_CHASES = 500  # looks at our own children in a row, as long as there are new ones
+_SPARE = 3  # descriptors that are kept back for looking at /proc
 
 if sys.platform == "linux":
     from ctypes import CDLL
@@ -43,55 +53,184 @@ else:  # pragma: no cover - not a platform of the test suite
         """Not here."""
 
 
-def reap(statuses: dict[int, int]) -> bool:
-    """Collect what has ended, by process id. True: this process has no children any more, hence no descendants."""
-    try:
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            statuses[ended[0]] = ended[1]
-    except ChildProcessError:
-        return True
-    return False
+class Seen(NamedTuple):
+    """A process, as /proc shows it."""
+
+    pid: int
+    parent: int
+    group: int
+    born: int  # in ticks since the boot
+    alive: bool  # false: it waits to be buried
+
+
+_kept_back: list[int] = []
+
+
+def keep_descriptors() -> None:
+    """Keep some back, so that a process which has run out of them can still look at /proc. Raises OSError if there are none."""
+    while len(_kept_back) < _SPARE:
+        _kept_back.append(os.open(os.devnull, os.O_RDONLY))
 
 
 def tell(group: int, number: int, spare: int = 0) -> None:
     """A signal for the group and then for every other descendant of this process, whatever group or session it is in."""
-    if group:  # 0, if it is not known, would be our own
-        with suppress(ProcessLookupError, PermissionError):  # gone; or all of it runs as another user
-            os.killpg(group, number)
-    for pid, its_group in _descendants(os.getpid()):
-        if its_group != group and pid != spare:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
+    told = is_child(group) and _tell_group(group, number)  # at once, before anything else is looked at
+    everybody = descendants()
+    if not told and group and any(seen.group == group for seen in everybody):
+        told = _tell_group(group, number)
+    for seen in everybody:
+        if not (told and seen.group == group) and seen.pid != spare:
+            _tell(seen, number)
 
 
 def kill(group: int, statuses: dict[int, int], patience: float) -> bool:
-    """SIGKILL everything below this process, for at most `patience` seconds. Whether nothing is left of it."""
+    """SIGKILL everything below this process, for at most `patience` seconds. Whether nothing is left of it.
+
+    `group` is that of the command; what has ended is buried, and its status is in `statuses`.
+    """
     give_up = time.monotonic() + patience
-    tell(group, signal.SIGKILL)
-    while not reap(statuses):
+    while True:
+        tell(group, signal.SIGKILL)
+        _chase()
+        if bury(group, statuses):
+            return True
         if time.monotonic() > give_up:
             return False
         time.sleep(_PAUSE)
-        tell(group, signal.SIGKILL)  # those that were born meanwhile
+
+
+def bury(command: int, statuses: dict[int, int]) -> bool:
+    """Collect what has ended, the command after everything else. True: this process has no children, hence no descendants."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return True
+        if found is None:
+            return False
+        if found.si_pid == command and _others(command, statuses):
+            return False
+        statuses[found.si_pid] = os.waitpid(found.si_pid, 0)[1]
+
+
+def is_child(pid: int) -> bool:
+    """Whether it is a child of this process that is not buried yet."""
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except OSError:
+        return False
     return True
 
 
 def below() -> list[int]:
     """Everything that lives below this process, as far as it can be seen."""
-    return [pid for pid, _ in _descendants(os.getpid())]
+    return [seen.pid for seen in descendants() if seen.alive]
 
 
-def _descendants(root: int) -> Iterator[tuple[int, int]]:
-    """The process ids and groups of all that live below `root`, as /proc shows them."""
-    children: dict[int, list[tuple[int, int]]] = {}
-    for entry in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
-        if entry.isdigit():
-            with suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:  # it may end while we look
-                state, parent, group = file.read().rpartition(b")")[2].split()[:3]
-                if state not in b"ZX":
-                    children.setdefault(int(parent), []).append((int(entry), int(group)))
-    below = [root]
-    while below:
-        for child in children.get(below.pop(), ()):
-            below.append(child[0])
-            yield child
+def descendants() -> list[Seen]:
+    """All that descend from this process and are not buried, as /proc shows them. None, if /proc is not ours."""
+    children: dict[int, list[Seen]] = {}
+    for seen in _everybody():
+        children.setdefault(seen.parent, []).append(seen)
+    found, unvisited = [], [os.getpid()]
+    while unvisited:
+        for child in children.get(unvisited.pop(), ()):
+            unvisited.append(child.pid)
+            found.append(child)
+    return found
+
+
+def _others(command: int, statuses: dict[int, int]) -> bool:
+    """Bury those that wait for it behind the command, which has ended as well. Whether somebody else is left."""
+    for seen in descendants():
+        if seen.pid == command:
+            continue
+        if seen.alive or seen.parent != os.getpid():
+            return True
+        pid, status = os.waitpid(seen.pid, os.WNOHANG)
+        if not pid:
+            return True
+        statuses[pid] = status
+    return False
+
+
+def _tell_group(group: int, number: int) -> bool:
+    """Whether there was such a group."""
+    with suppress(PermissionError):  # all of it runs as another user
+        try:
+            os.killpg(group, number)
+        except ProcessLookupError:
+            return False
+    return True
+
+
+def _tell(seen: Seen, number: int) -> None:
+    """A signal for this process, unless its number has become somebody else's."""
+    process = -1
+    try:
+        if hasattr(os, "pidfd_open"):
+            with suppress(OSError):  # no descriptor left, or a kernel that has none of these
+                process = os.pidfd_open(seen.pid)
+        again = _look_at(str(seen.pid))
+        if again is None or again.born != seen.born:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            if process >= 0:
+                signal.pidfd_send_signal(process, number)
+            else:
+                os.kill(seen.pid, number)
+    finally:
+        if process >= 0:
+            os.close(process)
+
+
+def _chase() -> None:
+    """SIGKILL our own children, and those that become ours by that, as long as there are new ones: a process that forks and
+    exits for ever is gone before a look at all of /proc is over. Our children keep their numbers until we bury them."""
+    path, killed = f"/proc/self/task/{os.getpid()}/children", set[int]()
+    if not _proc_is_ours():
+        return
+    for _ in range(_CHASES):
+        try:
+            with open(path, "rb") as file:
+                new = set(map(int, file.read().split())) - killed
+        except OSError:  # a kernel without it
+            return
+        if not new:
+            return
+        for pid in new:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= new
+
+
+def _everybody() -> Iterator[Seen]:
+    if not _proc_is_ours():
+        return
+    try:
+        entries = os.listdir("/proc")
+    except OSError:  # no descriptor left; a look now counts for more than one later
+        while _kept_back:
+            os.close(_kept_back.pop())
+        entries = os.listdir("/proc")
+    for entry in entries:
+        if entry.isdigit() and (seen := _look_at(entry)):
+            yield seen
+
+
+def _proc_is_ours() -> bool:
+    """Whether the numbers in /proc are those of this process's own pid namespace."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
+
+
+def _look_at(pid: str) -> Seen | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            facts = file.read().rpartition(b")")[2].split()
+    except OSError:  # it has ended meanwhile
+        return None
+    alive = facts[0] not in (b"Z", b"X") or int(facts[17]) > 1  # the main thread of a process may end before the others
+    return Seen(int(pid), int(facts[1]), int(facts[2]), int(facts[19]), alive)

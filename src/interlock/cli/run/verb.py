@@ -9,14 +9,15 @@ import signal
 import sys
 import traceback
 import warnings
-from contextlib import suppress
 
 from ...core.lease import margin
 from ...errors import InterlockError, Unavailable, UsageError
 from .. import exits
 from ..exits import complain
-from . import command, options, warden
+from . import command, link, options, voice
 from .options import Options
+from .orders import Orders
+from .short import Short, short_of
 from .signals import Interrupted, Signals
 
 
@@ -28,6 +29,11 @@ def run(arguments: argparse.Namespace) -> int:
         return complain(f"{error}. Try 'interlock run --help'", exits.USAGE)
     if not hasattr(os, "fork"):  # pragma: no cover - Windows
         return complain("interlock run needs fork() and process groups, which this system does not have", exits.CONFIG)
+    with voice.unhurried():
+        return _outcome(asked)
+
+
+def _outcome(asked: Options) -> int:
     try:
         return _supervised(asked, command.find(asked.command[0]))
     except Interrupted as stop:
@@ -38,16 +44,24 @@ def run(arguments: argparse.Namespace) -> int:
         code, message = exits.UNAVAILABLE, str(error)
     except InterlockError as error:
         code, message = exits.CONFIG, str(error)
+    except Short as error:
+        code, message = exits.SHORT, str(error)
     except Exception as error:  # noqa: BLE001 - the exit code says whose fault it is
-        if sys.stderr is not None:
-            traceback.print_exc()
-        code, message = exits.BUG, f"a bug in interlock, please report it: {error!r}"
+        if what := short_of(error):
+            code, message = (
+                exits.SHORT,
+                f"this system is short of {what}: {error}. Nothing runs any more, the lock was given back",
+            )
+        else:
+            if sys.stderr is not None:
+                traceback.print_exc()
+            code, message = exits.BUG, f"a bug in interlock, please report it: {error!r}"
     return code if asked.quiet else complain(message, code)
 
 
 def _supervised(asked: Options, path: str) -> int:
-    orders = warden.Orders(asked.name, path, asked.command, asked.grace, margin(asked.ttl), asked.on_lost, asked.quiet)
-    link = warden.fork(orders)
+    orders = Orders(asked.name, path, asked.command, asked.grace, margin(asked.ttl), asked.on_lost, asked.quiet)
+    warden = link.fork(orders)
     try:
         from .runner import Runner  # only now: the warden needs no client
 
@@ -56,14 +70,13 @@ def _supervised(asked: Options, path: str) -> int:
             logging.getLogger("interlock").addHandler(logging.NullHandler() if asked.quiet else _Speaker(logging.ERROR))
             if asked.quiet:
                 warnings.simplefilter("ignore")
-            runner = Runner(asked, link, signals)
+            runner = Runner(asked, warden, signals)
             code = runner.run()
     finally:
-        link.channel.close()  # if the command still runs, something went wrong here: the warden ends it
-        with suppress(ChildProcessError):
-            os.waitpid(link.pid, 0)
+        warden.close()  # if the command still runs, something went wrong here: the warden ends it
     if runner.key and os.getppid() > 0 and os.getpgid(os.getppid()) == os.getpgrp():
         # A script started us, and the terminal sent its Ctrl-C to the command's group only. The script must hear of it.
+        voice.finish()
         signal.signal(runner.key, signal.SIG_DFL)
         os.killpg(0, runner.key)
     return code

@@ -1,4 +1,4 @@
-"""The warden: parent of the command, keeper of the deadline. Forked early, single-threaded, talks to no store.
+"""The warden: parent of the command, keeper of the deadline. Forked early, talks to no store.
 
 Rules of the file:
 
@@ -9,10 +9,12 @@ Rules of the file:
 3. *Told to stop, the tree counts as ended when nothing is left of it.* Else the command counts, and what it leaves in the
    background is left alone.
 4. The command inherits what we inherited: descriptors, signal mask, ignored signals, standard streams.
+5. *Act first, speak afterwards, never wait.* The one place where this process waits is `poll`, until the next moment at which
+   there is something to do. It waits neither for the runner, nor for a program to be loaded, nor for a reader of stderr.
 
 Messages   from the runner: ["start", {variables}, deadline] ["deadline", moment] ["signal", number]
-           to the runner:   ["started", pid] ["failed", path, errno] ["stopped", signal] ["told"]
-                            ["ended", status, told to stop, [survivors], had the terminal]
+           to the runner:   ["ready"] ["short", errno] ["started", pid] ["failed", path, errno] ["stopped", signal] ["told"]
+                            ["ended", status, told to stop, nothing is left, [survivors], had the terminal]
 """
 
 from __future__ import annotations
@@ -21,60 +23,39 @@ import math
 import os
 import select
 import signal
-import socket
 import traceback
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from ...runtime.base import now
 from .. import exits
-from . import tree
+from . import tree, voice
+from .birth import RESET, start
 from .channel import Channel, Message
-from .signals import HANDED_ON, Bell, handle, nothing
+from .orders import DYING, Orders
+from .signals import Bell, handle, nothing
 from .terminal import Terminal
 
 _NAP = 0.5  # poll sleeps on a clock that stands still while the machine does, so look up at least this often
-DYING = 5.0  # SIGKILL takes effect at once, but for a process that the kernel keeps in a disk or network wait
-_RESET = (*HANDED_ON, signal.SIGCHLD, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 
 
-class Orders(NamedTuple):
-    """What the warden is to do; known before it is forked."""
-
-    name: str  # of the lock
-    path: str
-    argv: list[str]
-    grace: float
-    margin: float  # how long before the deadline a lease counts as lost: then everything is killed
-    on_lost: str
-    quiet: bool
-
-
-class Link(NamedTuple):
-    """The runner's side."""
-
-    pid: int
-    channel: Channel
-
-
-def fork(orders: Orders) -> Link:
-    """Start the warden. To be called before this process has a thread or a client."""
-    ours, theirs = socket.socketpair()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # until each side has its own handlers
-    pid = os.fork()
-    if pid == 0:
+def serve(orders: Orders, runner: Channel, mask: Iterable[int]) -> NoReturn:
+    """Be the warden of `runner`. In a process of its own, which ends here."""
+    warden = Warden(orders, runner, mask)
+    try:
         try:
-            ours.close()
-            Warden(orders, Channel(theirs), mask).serve()
-        except BaseException:  # noqa: BLE001 - a bug; there is nobody above us
-            traceback.print_exc()
-        finally:
-            os._exit(exits.BUG)
-    theirs.close()
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    tree.adopt()  # if the warden is killed, what was below it falls to us
-    return Link(pid, Channel(ours))
+            warden.prepare()
+        except OSError as error:
+            runner.send("short", error.errno)
+            warden.leave(exits.SHORT)
+        warden.serve()
+    except BaseException:  # noqa: BLE001 - a bug; there is nobody above us
+        warden.end_everything()
+        traceback.print_exc()
+        warden.leave(exits.BUG)
+    finally:
+        os._exit(exits.BUG)
 
 
 class Warden:
@@ -84,43 +65,61 @@ class Warden:
         self._orders = orders
         self._runner = runner
         self._mask = mask
-        self._terminal = Terminal()
+        self._terminal = Terminal()  # while we are in the runner's group
         self._command = 0  # the process id and the group
+        self._loading = -1  # a pipe that ends when the program runs, or tells why it does not; -1: that is known
         self._deadline = math.inf
         self._status = 0
         self._wants_terminal = False
         self._told = False  # to stop, by us
         self._kill_by = math.inf  # once it was told
-        self._ignored = {number for number in _RESET if signal.getsignal(number) is signal.SIG_IGN}
+        self._ignored: set[int] = {number for number in RESET if signal.getsignal(number) is signal.SIG_IGN}
+
+    def prepare(self) -> None:
+        """Get all that is needed. Raises OSError if this system is short of it."""
+        os.setpgid(0, 0)  # what is sent to the runner's group is not for us
+        tree.adopt()
+        self._bell = Bell()
+        handle(RESET, nothing)
+        signal.signal(signal.SIGCHLD, nothing)  # were it ignored, nobody could tell how the command ended
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        self._poll = select.poll()
+        self._poll.register(self._bell, select.POLLIN)
+        self._poll.register(self._runner, select.POLLIN)
+        tree.keep_descriptors()
+        self._runner.send("ready")
 
     def serve(self) -> NoReturn:
         """Until the runner is gone and nothing is left to do."""
-        os.setpgid(0, 0)  # what is sent to the runner's group is not for us
-        tree.adopt()
-        bell = Bell()
-        handle(_RESET, nothing)
-        signal.signal(signal.SIGCHLD, nothing)  # were it ignored, nobody could tell how the command ended
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-        poll = select.poll()
-        poll.register(bell, select.POLLIN)
-        poll.register(self._runner, select.POLLIN)
         alone = False
         while True:
             wake_at = min(self._kill_at(), self._term_at()) if self._command else math.inf
-            poll.poll(math.ceil(max(0.0, min(_NAP, wake_at - now())) * 1000))
-            bell.answer()
+            self._poll.poll(math.ceil(max(0.0, min(_NAP, wake_at - now())) * 1000))
+            self._bell.answer()
             for message in self._runner.receive():
                 self._obey(message)
             self._look()
-            if self._command and self._wants_terminal:
-                self._give_terminal()
             if self._runner.over and not alone:
-                if not self._command:
-                    os._exit(exits.OK)
                 alone = True
-                poll.unregister(self._runner)
+                self._poll.unregister(self._runner)
                 self._orphaned()
             self._mind_the_time()
+            if self._command and self._wants_terminal:
+                self._give_terminal()
+            if self._runner.over and not self._command:
+                self.leave(exits.OK)
+            self._runner.flush()
+
+    def leave(self, code: int) -> NoReturn:
+        """End this process, once its words are said or a moment has passed."""
+        with suppress(BaseException):
+            voice.finish()
+        os._exit(code)
+
+    def end_everything(self) -> None:
+        """Kill all that is below us, come what may."""
+        with suppress(BaseException):
+            tree.kill(self._command, {}, DYING)
 
     # What the runner wants
 
@@ -139,63 +138,69 @@ class Warden:
             self._signal(number)
 
     def _signal(self, number: int) -> None:
+        """To the command's group, whose number is the command's until it is buried."""
         with suppress(ProcessLookupError, PermissionError):  # all of it is gone, or runs as another user
             os.killpg(self._command, number)
 
     def _start(self, variables: dict[str, str]) -> None:
         environment = {**os.environ, **variables}
-        read, write = os.pipe()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        warden, pid = os.getpid(), os.fork()
-        if pid == 0:
-            try:
-                os.setpgid(0, 0)
-                tree.die_with(warden)
-                self._terminal.give(os.getpid())
-                self._restore_signals()
-                os.execve(self._orders.path, self._orders.argv, environment)  # noqa: S606 - that is the point
-            except OSError as error:
-                os.write(write, str(error.errno).encode())
-            finally:
-                os._exit(exits.NOT_FOUND)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.close(write)
-        with open(read, "rb") as pipe:  # ends when the program runs
-            trouble = pipe.read()
-        if trouble:
-            os.waitpid(pid, 0)
-            self._terminal.take_back(pid)
-            self._runner.send("failed", self._orders.path, int(trouble))
+        try:
+            self._command, self._loading = start(self._orders, environment, self._mask, self._ignored, self._terminal)
+        except OSError as error:
+            self._runner.send("short", error.errno)
             return
-        self._command, self._status = pid, signal.SIGKILL  # the status, if it survives even that
-        self._runner.send("started", pid)
-
-    def _restore_signals(self) -> None:
-        """As they were when interlock was started; what Python itself changes, too."""
-        signal.set_wakeup_fd(-1)
-        for number in (*_RESET, signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_IGN if number in self._ignored else signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        self._status = signal.SIGKILL  # if it survives even that
+        self._poll.register(self._loading, select.POLLIN)
 
     # What becomes of the command
 
     def _look(self) -> None:
+        if self._loading >= 0:
+            self._look_whether_it_runs()
         while self._command:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
-            except ChildProcessError:  # told to stop, and nothing is left
-                self._ended([])
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
                 return
-            if not pid:
+            if found.si_pid != self._command:  # an orphan
+                os.waitpid(found.si_pid, os.WNOHANG | os.WUNTRACED)
+            elif found.si_code == os.CLD_STOPPED:
+                os.waitid(os.P_PID, self._command, os.WSTOPPED | os.WNOHANG)
+                self._stopped(found.si_status)
+            elif self._told:  # not buried before the rest has ended as well, or is killed
+                self._look_at_the_rest()
                 return
-            if pid != self._command:  # an orphan
-                continue
-            if os.WIFSTOPPED(status):
-                self._stopped(os.WSTOPSIG(status))
-                continue
-            self._status = status
-            if not self._told:
-                self._ended([])
+            else:
+                self._status = os.waitpid(self._command, 0)[1]
+                self._ended(True)
+
+    def _look_at_the_rest(self) -> None:
+        statuses: dict[int, int] = {}
+        nothing_left = tree.bury(self._command, statuses)
+        self._status = statuses.get(self._command, self._status)
+        if nothing_left:
+            self._ended(True)
+        elif self._command in statuses:  # hidden from us, and not in reach of `tree.tell` by the number of a group any more
+            self._kill()
+
+    def _look_whether_it_runs(self) -> None:
+        if not select.select([self._loading], [], [], 0)[0]:
+            return
+        trouble = os.read(self._loading, 16)
+        self._loaded()
+        if not trouble:
+            self._runner.send("started", self._command)
+            return
+        os.kill(self._command, signal.SIGKILL)  # it is about to end by itself
+        os.waitpid(self._command, 0)
+        self._terminal.take_back(self._command)
+        self._command = 0
+        self._runner.send("failed", self._orders.path, int(trouble))
+
+    def _loaded(self) -> None:
+        if self._loading >= 0:
+            self._poll.unregister(self._loading)
+            os.close(self._loading)
+            self._loading = -1
 
     def _stopped(self, number: int) -> None:
         """A holder that stands still keeps everybody waiting. Ctrl-Z is undone; the other ways are somebody's wish."""
@@ -214,11 +219,11 @@ class Warden:
             self._signal(signal.SIGCONT)
         return not self._wants_terminal
 
-    def _ended(self, survivors: list[int]) -> None:
+    def _ended(self, sure: bool) -> None:
+        """`sure`: nothing is left, of what counts."""
+        self._loaded()
         had_terminal = self._terminal.take_back(self._command)
-        self._runner.send("ended", self._status, self._told, survivors, had_terminal)
-        if self._runner.over:
-            os._exit(exits.OK)
+        self._runner.send("ended", self._status, self._told, sure, [] if sure else tree.below(), had_terminal)
         self._command = 0
 
     # How it is ended
@@ -250,14 +255,17 @@ class Warden:
         statuses: dict[int, int] = {}
         sure = tree.kill(self._command, statuses, DYING)
         self._status = statuses.get(self._command, self._status)
-        self._ended([] if sure else tree.below())
+        self._ended(sure)
 
     def _orphaned(self) -> None:
         """The runner was killed: nobody renews the lease any more, and nobody else is left to say so."""
-        what = {"term": "is being stopped", "kill": "was killed", "warn": "goes on (--on-lost warn)"}[self._orders.on_lost]
-        if not self._orders.quiet:
-            exits.complain(f"the runner that held {self._orders.name} is gone, so its command {what}", exits.OK)
-        if self._orders.on_lost == "kill":
-            self._kill_by = now()
-        elif self._orders.on_lost == "term" and not self._told:
+        if not self._command:
+            return
+        lost = self._orders.on_lost
+        if lost == "kill":
+            self._kill()
+        elif lost == "term" and not self._told:
             self._tell()
+        if not self._orders.quiet:
+            what = {"term": "is being stopped", "kill": "was killed", "warn": "goes on (--on-lost warn)"}[lost]
+            exits.complain(f"the runner that held {self._orders.name} is gone, so its command {what}", exits.OK)

@@ -15,12 +15,16 @@ from .. import exits
 from . import tree
 from .channel import Message
 from .command import explain
+from .link import Link
 from .options import Options
+from .orders import DYING
+from .short import Short, short_of
 from .signals import Signals
 from .terminal import Terminal
-from .warden import DYING, Link
 
 _SLOWEST_BEAT = 5.0
+_KILLING = 0.02  # between two rounds, while the warden does not say that it is done
+_SAME = 0.001  # two deadlines that differ by less
 _KEYS = (signal.SIGINT, signal.SIGQUIT)
 
 
@@ -30,14 +34,15 @@ class Ending(NamedTuple):
     code: int
     ran: bool = True
     stopped: bool = False  # by us, because of the lock
-    survivors: tuple[int, ...] = ()  # processes that could not be killed
+    sure: bool = True  # nothing is left of it, or it ended by itself
+    survivors: tuple[int, ...] = ()  # processes that could not be killed, as far as they can be seen
     key: int = 0  # the signal of a Ctrl-C or Ctrl-\\ that ended it, of which our own group knows nothing
     warden_gone: bool = False
 
     @property
     def final(self) -> bool:
         """Whether nothing can be started again."""
-        return self.warden_gone or bool(self.survivors)
+        return self.warden_gone or not self.sure
 
 
 class Watch:
@@ -51,7 +56,7 @@ class Watch:
         self._say = say
         self._began = now()
         self._group = 0
-        self._lost = False
+        self._lost = self._kills = False
         self._give_up = math.inf  # waiting for the warden
         self.handed_on: set[int] = set()  # the signals
 
@@ -63,16 +68,22 @@ class Watch:
         poll.register(channel, select.POLLIN)
         # Often enough for the warden to hear of a renewal (at a third of the ttl) long before it would send SIGTERM.
         beat = min((self._options.ttl - self._options.grace) / 4, _SLOWEST_BEAT)
-        channel.send("start", self._variables(), self._deadline())
+        said = self._deadline()
+        channel.send("start", self._variables(), said)
         while not channel.over and now() < self._give_up:
-            poll.poll(math.ceil(beat * 1000))
+            pause = _KILLING if self._kills else beat if self._lost else min(beat, self._lease.remaining())
+            poll.poll(math.ceil(pause * 1000))
             for number in self._signals.answer():
                 self._forward(number)
-            channel.send("deadline", self._deadline())
+            moment = self._deadline()
+            if moment != said and not abs(moment - said) < _SAME:  # both may be infinite
+                channel.send("deadline", moment, replaces=True)
+                said = moment
+            channel.flush()
             for report in channel.receive():
                 if ending := self._heard(report):
                     return ending
-            if self._lease.lost and not self._lost:
+            if self._lease.lost:
                 self._stop()
         return self._bury()
 
@@ -112,15 +123,21 @@ class Watch:
                 self._stopped(number)
             case ["told"]:
                 self._say(f"{self._lease.name} is about to be lost ({self.cause()}); the command was sent SIGTERM")
+            case ["short", number]:
+                self._say(str(Short(short_of(number) or os.strerror(number))))
+                return Ending(exits.SHORT, ran=False)
             case ["failed", path, number]:
+                if what := short_of(number):
+                    self._say(str(Short(what)))
+                    return Ending(exits.SHORT, ran=False)
                 trouble = explain(self._options.command[0], path, number)
                 self._say(str(trouble))
                 return Ending(exits.NOT_EXECUTABLE if trouble.found else exits.NOT_FOUND, ran=False)
-            case ["ended", status, told, survivors, had_terminal]:
+            case ["ended", status, told, sure, survivors, had_terminal]:
                 code = _code(status)
                 number = code - 128
                 key = number if had_terminal and number in _KEYS and number not in self.handed_on else 0
-                return Ending(code, True, told, tuple(survivors), key)
+                return Ending(code, True, told, sure, tuple(survivors), key)
         return None
 
     def _stopped(self, number: int) -> None:
@@ -133,13 +150,17 @@ class Watch:
             self._say(f"the command that holds {name} was stopped ({signal.Signals(number).name}); the lock stays held")
 
     def _stop(self) -> None:
-        """The warden has killed, or does so now. If it cannot, because somebody stopped it, we can."""
-        self._lost = True
+        """The warden has killed, or does so now. If it cannot, because somebody stopped it, we can: again and again, for what
+        was born meanwhile."""
+        first, self._lost = not self._lost, True
         if self._options.on_lost == "warn":
-            self._say(f"lost {self._lease.name} ({self.cause()}); the command goes on (--on-lost warn)")
-        else:
+            if first:
+                self._say(f"lost {self._lease.name} ({self.cause()}); the command goes on (--on-lost warn)")
+            return
+        self._kills = True
+        tree.tell(self._group, signal.SIGKILL, spare=self._warden.pid)
+        if first:
             self._give_up = now() + DYING + 1.0
-            tree.tell(self._group, signal.SIGKILL, spare=self._warden.pid)
 
     def _bury(self) -> Ending:
         """The warden is dead, or deaf. The kernel has killed the command; what else was below the warden is below us."""
@@ -148,7 +169,7 @@ class Watch:
         Terminal().take_back(self._group)
         self._say(f"the warden of {self._lease.name} is gone, and the command with it")
         code = _code(statuses.get(self._group, signal.SIGKILL))
-        return Ending(code, survivors=() if sure else tuple(tree.below()), warden_gone=True)
+        return Ending(code, sure=sure, survivors=() if sure else tuple(tree.below()), warden_gone=True)
 
 
 def _code(status: int) -> int:

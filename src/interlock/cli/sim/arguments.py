@@ -23,15 +23,17 @@ faults (joined by commas; none; mixed: some of them, by the seed):
   delay      some messages take long       freeze   nodes stop and go on
   reorder    connections overtake others   crash    nodes die, with memory
   loss       messages are swallowed        amnesia  nodes die, without
-  duplicate  messages come twice           pause    clients stop and go on
-  cut        connections are cut           cancel   at any await
-  partition  nothing gets through          drift    clocks run unlike fast
-  oneway     only one way does             wall     clients' clocks jump
-                                           jump     nodes' clocks jump
+  duplicate  messages come twice           stale    nodes die, back as before
+  cut        connections are cut           pause    clients stop and go on
+  partition  nothing gets through          cancel   at any await
+  oneway     only one way does             drift    clocks run unlike fast
+  back       nodes' clocks are set back    wall     clients' clocks jump
+  skew       clocks run very unlike fast   jump     nodes' clocks jump
+  close      clients, amid anything        struck   signals' handlers raise
 
 what is checked:
-  overlap    two leases believed at once (promised unless jump, or amnesia of
-             one node alone: then they are counted)
+  overlap    two leases believed at once (promised unless jump, or one node
+             alone that forgets: then they are counted)
   fence, store, update   fences grow; a fenced counter loses no update
   told       who loses a lease is told in time, and for good
   left       nothing is left behind in a store

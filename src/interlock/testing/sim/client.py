@@ -14,10 +14,10 @@ from ...core.lease import Hold, Policy, margin
 from ...errors import AcquireTimeout, InterlockError
 from ...flow import acquire as acquiring
 from ...flow import hold as holding
+from ...flow.closing import close
 from ...flow.keep import Keeper
 from ...flow.site import Site
-from ...flow.wait import dismiss
-from .kernel import Future, Process
+from .kernel import Aim, Future, Process, Struck
 from .member import SimMember
 from .runtime import SimRuntime
 from .wire import Link
@@ -36,17 +36,48 @@ class Client:
     def __init__(self, world: World, process: Process, runtime: SimRuntime) -> None:
         self.world, self.process, self.runtime = world, process, runtime
         self.links = [Link(world.network, process, node) for node in world.nodes]
-        members = [SimMember(link, runtime) for link in self.links]
+        self.face = Face(self, "")
+        self.faces = [self.face]
+
+    @property
+    def site(self) -> Site:
+        """That of the client as it is now."""
+        return self.face.site
+
+    async def close(self) -> None:
+        """See `Face.close`."""
+        await self.face.close()
+
+    def reopen(self) -> Face:
+        """Those who come from now on find another client in its place. The one before, which is to be closed."""
+        before = self.face
+        self.face = Face(self, f"#{len(self.faces)}")
+        self.faces.append(self.face)
+        return before
+
+
+class Face:
+    """What `AsyncClient` is: a site and its keeper. `tokens` are those that it has made."""
+
+    def __init__(self, client: Client, number: str) -> None:
+        world, runtime = client.world, client.runtime.another()
+        self.tokens: set[str] = set()
+        minted = runtime.minted
+
+        def mint(token: str) -> None:
+            self.tokens.add(token)
+            minted(token)
+
+        runtime.minted = mint
+        members = [SimMember(link, runtime, number) for link in client.links]
         backend = members[0] if len(members) == 1 else open_quorum(members, runtime)
-        self.site = Site.of(_dawdling(backend, runtime, world.kernel.random), runtime, world.plan.request_timeout)
+        plan, backend = world.plan, _dawdling(backend, runtime, world.kernel.random)
+        self.site = Site.of(backend, runtime, plan.request_timeout, plan.drift)
         self.keeper = Keeper(self.site)
 
     async def close(self) -> None:
         """As `AsyncClient.close`."""
-        await dismiss(self.site)
-        await self.site.hub.close()
-        await self.keeper.close()
-        await self.site.backend.close()
+        await close(self.site, self.keeper)
 
 
 def _dawdling(backend: Any, runtime: SimRuntime, random: Random) -> Any:
@@ -71,6 +102,7 @@ class Actor:
         self.name = f"{client.process.name}.{number}"
         self._runtime, self._random = client.runtime, client.world.kernel.random
         self._turn = 0
+        self._face = client.face
         self._believed: dict[str, float] = {}  # the deadlines of leases whose release has not begun
 
     async def work(self) -> None:
@@ -90,19 +122,22 @@ class Actor:
     async def _guarded(self, final: bool) -> None:
         """A turn in a task of its own, which may be cancelled."""
         self._turn += 1
+        self._face = self.client.face  # which may be another than the last time: see `faults._close`
         lease = f"{self.name}#{self._turn}"
         over = Future()
         task = self._runtime.task(self._take_turn(lease, final), lambda task: over.settle())
         task.op = lease
         if "cancel" in self.world.plan.faults and not final and self._random.random() < 0.6:
             task.fuse = self._random.randint(1, 25)
+        if "struck" in self.world.plan.faults and not final and self._random.random() < 0.6:
+            task.aim = Aim(self._random.randint(1, 12), lambda: self.world.strike(self.name, "a signal's handler raises"))
         await over
-        if isinstance(task.error, Exception):
+        if isinstance(task.error, Exception) and not isinstance(task.error, Struck):
             self.world.record(self.name, "defect", note=f"{lease}: {task.error!r}")
         self.world.turn_ended(self.client, lease)
 
     async def _take_turn(self, lease: str, final: bool) -> None:
-        plan, random, site = self.world.plan, self._random, self.client.site
+        plan, random, site = self.world.plan, self._random, self._face.site
         name = "stock"
         renew = random.random() < 0.5
         policy = Policy(
@@ -145,13 +180,13 @@ class Actor:
             if number:
                 await self._runtime.sleep(self.world.plan.ttl * self._random.uniform(0.005, 0.05))
                 self.world.record(self.name, "ask", name=name, lease=lease)
-            hold = await acquiring.try_acquire(self.client.site, name, self.world.plan.ttl, policy)
+            hold = await acquiring.try_acquire(self._face.site, name, self.world.plan.ttl, policy)
             if hold is not None:
                 break
         return hold
 
     async def _use(self, lease: str, hold: Hold, watched: bool) -> None:
-        site, record = self.client.site, self.world.record
+        site, record = self._face.site, self.world.record
         watch = self._watcher(lease, hold)
         self.world.owner[hold.token] = lease
         record(
@@ -164,10 +199,11 @@ class Actor:
             margin=margin(hold.span) / self.client.process.rate,
             note="watched" if watched else "",
         )
+        self.world.vouch(self.name, lease, hold, self.client.process.host(hold.deadline))
         self._believed[lease] = hold.deadline
         hold.watch(watch)
         if watched:
-            self.client.keeper.keep(hold)
+            self._face.keeper.keep(hold)
         error: BaseException | None = None
         try:
             with suppress(InterlockError):
@@ -178,14 +214,26 @@ class Actor:
         finally:
             record(self.name, "leave", name=hold.name, lease=lease)
             del self._believed[lease]
+            unknown = "unknown"
             try:
                 with suppress(InterlockError):
                     await holding.leave(site, hold, error)
+            except Struck:
+                unknown = "struck"
+                if not hold.released and not hold.gone:
+                    self._face.keeper.forsake(hold)  # as `api.blocks` does
+                raise
             finally:
                 if not hold.released and not hold.gone:
                     hold.dropped = True  # as when nobody has the lease any more
-                note = "released" if hold.released else hold.gone or "unknown"
+                note = "released" if hold.released else hold.gone or unknown
                 record(self.name, "left", name=hold.name, lease=lease, note=note)
+
+    def unkept(self, face: Face) -> None:
+        """Its client is closed: a lease of that is not renewed any more, and nobody is told of its end."""
+        if self._face is face:
+            for lease in self._believed:
+                self.world.record(self.name, "unkept", lease=lease)
 
     def _watcher(self, lease: str, hold: Hold) -> Callable[[str], None]:
         def watch(what: str) -> None:
@@ -208,7 +256,7 @@ class Actor:
 
     async def _work(self, lease: str, hold: Hold) -> None:
         """Read, work, write. Some stop when they are told to, some do not."""
-        site, random, plan, runtime = self.client.site, self._random, self.world.plan, self._runtime
+        site, random, plan, runtime = self._face.site, self._random, self.world.plan, self._runtime
         counter = self.world.counter
         polite = random.random() < 0.7
         value = await counter.enter(runtime, hold.name, lease, hold.fence)
@@ -238,10 +286,10 @@ class Actor:
 
         def moved() -> None:
             if hold.teller is not None and not hold.over:
-                self.client.keeper.keep(hold)
+                self._face.keeper.keep(hold)
             self._moved(lease, hold)
 
         try:
-            await holding.extend(self.client.site, hold, ttl, moved)
+            await holding.extend(self._face.site, hold, ttl, moved)
         finally:
             moved()

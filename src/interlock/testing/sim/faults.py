@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ...core.token import owner_of
+
 if TYPE_CHECKING:
     from .client import Client
     from .node import Node
@@ -150,14 +152,30 @@ def _amnesia(world: World, this: Node | None = None) -> None:
     often = world.nodes[0]  # some nodes are more ill than others
     node = this or (often if world.kernel.random.random() < 0.6 else _some_node(world))
     others = [other for other in world.nodes if other is not node]
-    if not node.down and all(other.memory.roll is not None for other in others):
+    if not node.down and all(other.good for other in others):
         _die(world, node, forget=True)
 
 
-def _pause(world: World) -> None:
-    client = _somebody(world)
+def _stale(world: World, this: Node | None = None) -> None:
+    """One at a time, as above. When it is back it is as it was before."""
+    node = this or _some_node(world)
+    if not node.down and all(other.good for other in world.nodes if other is not node):
+        node.go_back()
+        _die(world, node, forget=False)
+
+
+def _pause_the_next(world: World, node: Node) -> None:
+    """Whoever was just served does not run when it is told."""
+    owners = [owner_of(token) for token in node.holds().values()]
+    for client in world.clients:
+        if client.process.name in owners:
+            _pause(world, client, world.kernel.now + world.plan.ttl * world.kernel.random.uniform(0.1, 0.9))
+
+
+def _pause(world: World, this: Client | None = None, until: float = 0.0) -> None:
+    client = this or _somebody(world)
     if not client.process.paused:
-        until = _lasts(world, most=3.0)
+        until = min(until, world.plan.span) or _lasts(world, most=3.0)
         for actor in world.actors_of(client):
             world.record(actor, "pause", until=until)
         world.kernel.pause(client.process)
@@ -186,6 +204,31 @@ def _jump(world: World, this: Node | None = None) -> None:
     node.offset += jump
 
 
+def _back(world: World, this: Node | None = None) -> None:
+    """Its leases last longer by that. Set right again, some would end early: not before nobody holds anything there."""
+    node = this or _some_node(world)
+    step = world.plan.ttl * world.kernel.random.uniform(0.05, 2.0)
+    world.strike(node.address, f"its clock is set back by {step:.3f} s")
+    node.offset -= step
+    if world.kernel.random.random() < 0.7:
+        world.kernel.at(_lasts(world), None, _set_right, world, node)
+
+
+def _set_right(world: World, node: Node) -> None:
+    if node.offset < 0 and not node.holds():
+        world.strike(node.address, f"its clock is set right, by {-node.offset:+.3f} s")
+        node.offset = 0.0
+    elif node.offset < 0 and world.kernel.now < world.plan.span:
+        world.kernel.at(world.kernel.now + world.plan.ttl * 0.02 * world.kernel.random.random(), None, _set_right, world, node)
+
+
+def _close(world: World, _: Node | None = None) -> None:
+    """Somebody closes the client of a process, amid whatever its tasks are at."""
+    client = _somebody(world)
+    world.strike(client.process.name, "its client is closed")
+    world.close(client, client.reopen())
+
+
 _WEATHER: dict[str, Callable[[World], None]] = {"delay": _delay, "reorder": _reorder, "loss": _loss, "duplicate": _duplicate}
 _STRIKES: dict[str, Callable[[World], None]] = {
     "cut": _cut,
@@ -194,16 +237,23 @@ _STRIKES: dict[str, Callable[[World], None]] = {
     "freeze": _freeze,
     "crash": _crash,
     "amnesia": _amnesia,
+    "stale": _stale,
     "pause": _pause,
+    "close": _close,
     "wall": _wall,
     "jump": _jump,
+    "back": _back,
 }
 _AIMED: dict[str, list[tuple[str, float, Callable[[World, Node], None]]]] = {
     "freeze": [("enroll", 0.7, _freeze), ("release", 0.05, _freeze)],
     "amnesia": [("vote", 0.03, _amnesia), ("claim", 0.03, _amnesia)],
+    "stale": [("vote", 0.03, _stale), ("claim", 0.03, _stale)],
+    "pause": [("release", 0.3, _pause_the_next)],
+    "close": [(verb, 0.05, _close) for verb in ("claim", "vote", "hand_over", "renew", "extend", "release")],
     "jump": [("vote", 0.3, _jump), ("claim", 0.3, _jump)],
+    "back": [("release", 0.1, _back), ("vote", 0.05, _back), ("claim", 0.05, _back)],
 }
-_OFTEN = {"amnesia": 2, "jump": 3}
+_OFTEN = {"amnesia": 2, "stale": 2, "jump": 3, "back": 2}
 
 
 def calm(world: World) -> None:

@@ -22,11 +22,10 @@ Patch = tuple[object, str, Any]
 
 
 def _hasty_readmission() -> list[Patch]:
-    def waits(self: electorate.Electorate, node: electorate.Node, loss: str) -> None:
-        now = self._runtime.now()
-        node.quarantine = Quarantine(now - 1e6, now, loss)
+    def measure(self: electorate.Electorate, quarantine: Quarantine, *more: Any) -> Quarantine:
+        return quarantine._replace(until=self._runtime.now())
 
-    return [(electorate.Electorate, "_waits", waits)]
+    return [(electorate.Electorate, "_measure", measure)]
 
 
 def _undo_of_the_living() -> list[Patch]:
@@ -39,12 +38,12 @@ def _silence_is_loss() -> list[Patch]:
 
 def _old_wait() -> list[Patch]:
     class Nameless(MemoryBackend):
-        async def roll(self, within: float, mark: bool = False) -> Standing:
-            standing = await super().roll(within, mark)
+        async def roll(self, within: float, mark: bool = False, window: float = 0.0) -> Standing:
+            standing = await super().roll(within, mark, window)
             return standing._replace(loss="1" if standing.loss else "")
 
         async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
-            return await super().enroll(roll, self._memory.loss, within)
+            return await super().enroll(roll, self._stamp(), within)
 
     return [(Node, "backend_type", Nameless)]
 

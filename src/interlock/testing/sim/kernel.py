@@ -25,6 +25,27 @@ class Cancelled(BaseException):
     """Thrown into a task where it waits."""
 
 
+class Struck(Exception):
+    """What a signal's handler raises, between two instructions."""
+
+
+class Aim:
+    """When one strikes a task, or what runs on its behalf: at which of the places where it may."""
+
+    __slots__ = ("places", "strikes")
+
+    def __init__(self, places: int, strikes: Callable[[], None]) -> None:
+        self.places = places  # left until it does; below 0: it has
+        self.strikes = strikes  # told when it does
+
+    def place(self) -> None:
+        """One of the places. Raises Struck."""
+        self.places -= 1
+        if self.places == 0:
+            self.strikes()
+            raise Struck
+
+
 class Endless(Exception):
     """The history does not come to an end."""
 
@@ -82,6 +103,7 @@ class Task:
         "_turn",
         "_waiting",
         "_work",
+        "aim",
         "done",
         "error",
         "fuse",
@@ -114,6 +136,7 @@ class Task:
         self.result: Any = None
         self.error: BaseException | None = None
         self.fuse = 0  # cancelled at this wait, counted from now; 0: never
+        self.aim: Aim | None = kernel.current.aim if kernel.current is not None else None
         self.op: str = kernel.current.op if kernel.current is not None else ""  # on whose behalf
         kernel.alive[self] = None
         self._scheduled = True

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from math import inf
 from typing import Any
 
 from ...backends.port import Capabilities, Standing
 from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked
 from ...core.quorum import Roll
 from ...errors import Unavailable
+from .kernel import Struck
 from .node import Request
 from .path import Path, Undo
 from .runtime import SimRuntime
@@ -24,17 +26,18 @@ class SimMember:
     light = True  # see `Runtime.race`
     path_type: Callable[..., Path] = Path
 
-    def __init__(self, link: Link, runtime: SimRuntime) -> None:
+    def __init__(self, link: Link, runtime: SimRuntime, number: str = "") -> None:
         self.address = link.node.address
         self.path = self.path_type(link, runtime)
         self._node, self._now, self._promised = link.node, runtime.now, runtime.promised
-        self._inbox = f"{link.process.name}@{link.node.address}"
+        self._may_strike = runtime.may_strike
+        self._inbox = f"{link.process.name}@{link.node.address}{number}"
         self._ear: Ear | None = None
         self._patience = self._heard_at = 0.0
         self._asked_at: float | None = None
         self._elected = False
         self._places: set[str] = set()  # tokens that may stand in line, from before that is sent until they are out
-        self._waiting: set[str] = set()  # tokens that were told that they stand there
+        self._waiting: dict[str, float] = {}  # tokens that were told that they stand there, and when that was asked
 
     def claim(self, claim: Claim, within: float) -> Coroutine[Any, Any, Granted | Refused]:
         """See `port.Backend.claim`."""
@@ -45,24 +48,41 @@ class SimMember:
         return self._ask("vote", claim, (claim, proposal), within)
 
     async def _ask(self, verb: str, claim: Claim, args: tuple[Any, ...], within: float) -> Any:
+        sent_at = self._now()
         self._stand(claim)
-        answer = await self.path.call(verb, args, (claim.token,), within, self._undo(claim.name, claim.token))
-        self._told(claim, answer)
+        try:
+            answer = await self._call(verb, args, (claim.token,), within, self._undo(claim.name, claim.token))
+        except BaseException as error:
+            self._interrupted(claim.token, error, sent_at)
+            raise
+        self._told(claim, answer, sent_at)
         return answer
+
+    async def _call(self, verb: str, args: tuple[Any, ...], tokens: tuple[str, ...], within: float, undo: Undo = None) -> Any:
+        """A request, before or after which a signal may strike: with its answer read, and nobody has it."""
+        self._may_strike()
+        answer = await self.path.call(verb, args, tokens, within, undo)
+        self._may_strike()
+        return answer
+
+    def _interrupted(self, token: str, error: BaseException, sent_at: float) -> None:
+        """As in `backends.redis.backend`."""
+        if token in self._places and isinstance(error, Struck):
+            self._waiting.setdefault(token, sent_at)
 
     def _stand(self, claim: Claim) -> None:
         if claim.place is not None:
             self._places.add(claim.token)
 
-    def _told(self, claim: Claim, answer: object) -> None:
+    def _told(self, claim: Claim, answer: object, sent_at: float) -> None:
         if isinstance(answer, Granted):
             self._left(claim.token)
         elif isinstance(answer, Refused) and claim.token in self._places:
-            self._waiting.add(claim.token)
+            self._waiting[claim.token] = sent_at
 
     def _left(self, token: str) -> None:
         self._places.discard(token)
-        self._waiting.discard(token)
+        self._waiting.pop(token, None)
 
     def _undo(self, name: str, *tokens: str) -> Undo:
         places = [token in self._places for token in tokens]  # as it is now
@@ -72,7 +92,7 @@ class SimMember:
 
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
         """See `port.Backend.extend`."""
-        answer: Granted | Gone = await self.path.call("extend", (name, token, ttl, fence), (token,), within)
+        answer: Granted | Gone = await self._call("extend", (name, token, ttl, fence), (token,), within)
         return answer
 
     async def renew(self, leases: Sequence[Renewal], within: float) -> Sequence[Granted | Gone | None]:
@@ -83,7 +103,7 @@ class SimMember:
     async def release(self, name: str, token: str, within: float, proposal: int = 0) -> bool:
         """See `port.Member.release`."""
         args = name, token, token in self._places, proposal
-        held: bool = await self.path.call("release", args, (token,), within)
+        held: bool = await self._call("release", args, (token,), within)
         self._left(token)
         return held
 
@@ -91,7 +111,9 @@ class SimMember:
         """See `port.Backend.undo`."""
         args = name, token, token in self._places, 0
         try:
+            self._may_strike()
             reply = await self.path.follow("release", args, token, within)
+            self._may_strike()
             if reply is None and token in self._waiting:
                 reply = await self.path.call("release", args, (token,), within)
         finally:
@@ -100,36 +122,42 @@ class SimMember:
 
     # --- the line -------------------------------------------------------------------------------------------------------
 
-    def elect(self) -> None:
-        """See `port.LineMember.elect`."""
+    def elect(self, nodes: Sequence[str]) -> None:
+        """See `port.Member.elect`."""
         self._elected = True
-        self._node.elect()
+        self._node.elect(nodes)
 
     async def hand_over(
         self, name: str, token: str, heir: Claim, before: int, within: float, proposal: int = 0
     ) -> Handed | Unmarked:
         """See `port.LineMember.hand_over`."""
+        sent_at = self._now()
         self._stand(heir)
         if heir.token != token:
             self._promised(heir.token)
         tokens = (heir.token, token) if heir.token != token else (token,)
         undo = self._undo(name, token, heir.token)
-        answer: Handed | Unmarked = await self.path.call(
-            "hand_over", (name, token, heir, before, proposal), tokens, within, undo
-        )
+        try:
+            answer: Handed | Unmarked = await self._call(
+                "hand_over", (name, token, heir, before, proposal), tokens, within, undo
+            )
+        except BaseException as error:
+            self._interrupted(heir.token, error, sent_at)
+            raise
         if isinstance(answer, Handed):
-            self._told(heir, answer.heir)
+            self._told(heir, answer.heir, sent_at)
             if token != heir.token:
                 self._left(token)
         return answer
 
     async def retreat(self, claim: Claim, longest: float, within: float) -> int:
         """See `port.LineMember.retreat`."""
+        sent_at = self._now()
         self._stand(claim)
         undo = self._undo(claim.name, claim.token)
-        fence: int = await self.path.call("retreat", (claim, longest), (claim.token,), within, undo)
+        fence: int = await self._call("retreat", (claim, longest), (claim.token,), within, undo)
         if claim.token in self._places:
-            self._waiting.add(claim.token)
+            self._waiting[claim.token] = sent_at
         return fence
 
     async def open_inbox(self, within: float) -> str:
@@ -157,7 +185,7 @@ class SimMember:
                 break
             if heard:
                 self._heard_at, self._asked_at = now, None
-                if announced := [one for one in heard if one is not None]:
+                if announced := [self.dated(one) for one in heard if one is not None]:
                     if not self._elected:
                         for one in announced:
                             self._left(one.token)
@@ -172,16 +200,24 @@ class SimMember:
             self._ear = None if self._ear is ear else self._ear
         raise Unavailable("the inbox broke", backend=self.address, cause="closed")
 
+    def dated(self, announced: Announced) -> Announced:
+        """With a moment of our clock in place of the node's, as in `backends.redis.backend`."""
+        return announced._replace(at=self._waiting.get(announced.token, -inf))
+
     # --- the rest -------------------------------------------------------------------------------------------------------
+
+    def settled(self, token: str) -> bool:
+        """See `port.Backend.settled`."""
+        return self.path.settled(token)
 
     async def inspect(self, name: str, within: float) -> Entry:
         """See `port.Backend.inspect`."""
         entry: Entry = await self.path.call("inspect", (name,), (), within)
         return entry
 
-    async def roll(self, within: float, mark: bool = False) -> Standing:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0) -> Standing:
         """See `port.Member.roll`."""
-        standing: Standing = await self.path.call("roll", (mark,), (), within)
+        standing: Standing = await self.path.call("roll", (mark, window), (), within)
         return standing
 
     async def enroll(self, roll: Roll, loss: str, within: float) -> bool:

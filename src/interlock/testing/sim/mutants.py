@@ -1,6 +1,7 @@
 """Planted bugs, to show that the simulator and the checker would notice. They are nowhere else: what ships is patched.
 
-Each is a mistake that lock libraries have made, with the faults under which it shows itself soon.
+Each is a mistake that lock libraries have made, with the faults under which it shows itself soon. A little long because they
+are many.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from ...core.lease import Hold
 from ...core.quorum import Roll
 from ...core.renewal import Step
 from ...errors import Unavailable
-from ...flow import ask, hub
+from ...flow import ask, closing, hub
+from ...flow import hold as holding
 from ...flow.gate import Door, Gate
+from ...flow.keep import Keeper
 from ...flow.site import Site, Undone
+from .dating import by_the_nodes_clock
 from .holes import BY_HAND, Patch
 from .kernel import Process
 from .node import Node
@@ -40,6 +44,7 @@ class Mutant(NamedTuple):
     patches: Callable[[], list[Patch]]
     faults: tuple[str, ...]
     nodes: int = 3
+    first: int = 0  # the seed to begin with
 
 
 def _plain_del() -> list[Patch]:
@@ -142,13 +147,24 @@ def _write_only_fence() -> list[Patch]:
 
 
 def _ungated_restart() -> list[Patch]:
-    forget = Node.forget
+    restart = Node.restart
 
-    def forget_the_gate(self: Node) -> None:
-        forget(self)
-        self.memory.roll = Roll(0.0, 0, 0)
+    def with_a_roll(self: Node) -> None:
+        restart(self)
+        if self.memory.roll is None:
+            self.memory.roll, self.memory.enrolled_in = Roll(self._nodes), self.memory.life
 
-    return [(Node, "forget", forget_the_gate)]
+    return [(Node, "restart", with_a_roll)]
+
+
+def _any_life() -> list[Patch]:
+    restart = Node.restart
+
+    def same_life(self: Node) -> None:
+        restart(self)
+        self.memory.life = self.memory.enrolled_in
+
+    return [(Node, "restart", same_life)]
 
 
 def _no_undo() -> list[Patch]:
@@ -202,6 +218,27 @@ def _sleeps_for_ever() -> list[Patch]:
     return [(Gate, "_look_at", unwatched), (Door, "told", lambda self, what: None)]
 
 
+def _closed_early() -> list[Patch]:
+    async def let_out(site: Site) -> None:
+        while any(door.waiters for door in site.gate._doors.values()):  # who has left the line here may still be cleaning up
+            await site.runtime.sleep(0.0001)
+
+    return [(closing, "_let_out", let_out)]
+
+
+def _answer_lost_on_its_way_up() -> list[Patch]:
+    return [(SimRuntime, "struck", lambda self, error: False)]
+
+
+def _release_not_sent() -> list[Patch]:
+    async def finish(site: Site, hold: Hold, error: BaseException) -> None:
+        if not isinstance(error, Exception):
+            await done(site, hold, error)
+
+    done = holding.finish
+    return [(holding, "finish", finish), (Keeper, "forsake", lambda self, hold: None)]
+
+
 MUTANTS: dict[str, Mutant] = {
     "plain-del": Mutant("release deletes whatever is there", _plain_del, ("pause", "delay")),
     "half-quorum": Mutant("half of the nodes are a quorum", _half_quorum, ("partition",)),
@@ -209,12 +246,15 @@ MUTANTS: dict[str, Mutant] = {
     "no-drift": Mutant("no allowance for clocks that run at different rates", _no_drift, ("drift",)),
     "wall-clock": Mutant("deadlines on the wall clock", _wall_clock, ("wall",)),
     "no-write-back": Mutant("the highest fence is not written back", _no_write_back, ("loss", "delay")),
-    "write-back-unchecked": Mutant("it is written back where the lock is not ours", _write_back_unchecked, ("jump", "loss")),
+    "write-back-unchecked": Mutant(
+        "it is written back where the lock is not ours", _write_back_unchecked, ("jump", "loss"), first=1000
+    ),
     "retry": Mutant("a claim without an answer is sent again", _retry, ("delay",)),
     "new-socket": Mutant("the undo takes a new connection", _new_socket, ("delay",)),
     "renew-after-deadline": Mutant("renewal goes on after the deadline", _renew_after_deadline, ("pause", "freeze")),
     "write-only-fence": Mutant("the resource checks the fence on writes only", _write_only_fence, ("pause", "jump")),
     "ungated-restart": Mutant("a node without its memory votes at once", _ungated_restart, ("amnesia",)),
+    "any-life": Mutant("a node that is back with an older state votes at once", _any_life, ("stale",)),
     "no-undo": Mutant("a claim without an answer is forgotten", _no_undo, ("cancel",)),
     "old-announcement": Mutant("an announcement is counted from when it is read", _old_announcement, ("pause",), 1),
     "late-telling": Mutant("the holder is told after the deadline", _late_telling, ("freeze",)),
@@ -223,7 +263,24 @@ MUTANTS: dict[str, Mutant] = {
         "an announcement that comes second releases the lease", _announcement_passed_on, ("reorder", "duplicate"), 1
     ),
     "shortened-late": Mutant("an extend that shortens is believed when it is answered", _shortened_late, ("loss", "delay")),
+    "reckoned-clock": Mutant(
+        "a grant is dated by what whoever releases thinks that the node's clock reads",
+        lambda: by_the_nodes_clock(read_by_whoever_releases=True),
+        ("back", "pause"),
+        1,
+    ),
+    "constant-drift": Mutant(
+        "a grant is dated by the node's clock, with a drift that is not the client's",
+        lambda: by_the_nodes_clock(read_by_whoever_releases=False),
+        ("skew", "pause"),
+        1,
+    ),
+    "answer-lost": Mutant(
+        "a claim that is struck with its answer read is not taken back", _answer_lost_on_its_way_up, ("struck",), 1
+    ),
+    "release-struck": Mutant("a release that is struck is not sent", _release_not_sent, ("struck",)),
     "sleeps-for-ever": Mutant("who waits is not woken when the lease here is dropped", _sleeps_for_ever, ("loss",), 1),
+    "closed-early": Mutant("a close waits for those who wait, and not for their clean-ups", _closed_early, ("close",), 1),
 }
 
 
@@ -245,7 +302,7 @@ def planted(name: str | None) -> Iterator[None]:
 def hunt(name: str, seeds: int) -> Outcome | None:
     """The first history of this mutant that breaks a promise; None if it survives so many seeds."""
     mutant = MUTANTS[name]
-    for seed in range(seeds):
+    for seed in range(mutant.first, mutant.first + seeds):
         with planted(name):
             outcome = simulate(Plan.of(seed, mutant.faults, mutant.nodes))
         if outcome.failures:

@@ -6,10 +6,11 @@ One thing is as on a real node and not as there: whoever is not known to stand i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ...backends.memory import Inbox, Memory, MemoryBackend
+from ...core import fence as fences
 from ...core.claim import Announced, Claim, Granted, Handed
 from ...core.fence import EPOCH_MS
 from ...core.quorum import Roll
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from .wire import Wire
 
 
-LAST = {"extend": "fence", "release": "proposal", "hand_over": "proposal", "roll": "mark"}  # what comes behind `within`
+KEPT = 12  # earlier states
+BEGIN = 1_000_000.0  # what nodes' clocks read when a history begins
+LAST = {"extend": "fence", "release": "proposal", "hand_over": "proposal"}  # what comes behind `within`
 
 
 class Request(NamedTuple):
@@ -56,7 +59,9 @@ class Node:
 
     backend_type: Callable[..., MemoryBackend] = MemoryBackend
 
-    def __init__(self, kernel: Kernel, address: str, rate: float, hybrid: bool, newborn: bool) -> None:
+    def __init__(
+        self, kernel: Kernel, address: str, rate: float, hybrid: bool, newborn: bool, nodes: tuple[str, ...] = ()
+    ) -> None:
         self.kernel = kernel
         self.address = address
         self.rate, self.offset = rate, 0.0
@@ -69,15 +74,16 @@ class Node:
         self.did: Callable[[Node, str], None] | None = (
             None  # told of what it has just done: a fault may be aimed at that moment
         )
+        self.states: list[Memory] | None = None  # earlier ones, that it may come back with; None: it does not
         self._hybrid = hybrid
-        self._elected = False
+        self._nodes: tuple[str, ...] = ()
         self.forget()
         if not newborn:
-            self.memory.roll = Roll(0.0, 0, 0)
+            self.memory.roll = Roll(nodes)
 
     def now(self) -> float:
         """Its clock: expiry follows it."""
-        return 1_000_000.0 + self.kernel.now * self.rate + self.offset
+        return BEGIN + self.kernel.now * self.rate + self.offset
 
     def wall_ms(self) -> int:
         """The clock part of its fences; switched off in half of the histories, so that the counters stand alone."""
@@ -88,14 +94,47 @@ class Node:
         self._forgot = self.down
         self.memory, before = Memory(self.now, self.wall_ms), getattr(self, "memory", None)
         self.memory.losses = before.losses if before is not None else 0  # each has a number of its own
-        self.backend = self.backend_type(self.address, self.memory, cast(Runtime, None))
-        if self._elected:
-            self.backend.elect()
+        self._serve_from(self.memory)
 
-    def elect(self) -> None:
+    def _serve_from(self, memory: Memory) -> None:
+        self.memory = memory
+        self.backend = self.backend_type(self.address, memory, cast(Runtime, None))
+        self.backend.elect(self._nodes)
+
+    def elect(self, nodes: Sequence[str]) -> None:
         """It is a node of a quorum."""
-        self._elected = True
-        self.backend.elect()
+        self._nodes = tuple(nodes)
+        self.backend.elect(nodes)
+
+    @property
+    def good(self) -> bool:
+        """Whether its roll is good: it may vote. Not while it is down: what it comes back with may be an earlier state."""
+        return not self.down and self.memory.roll is not None and self.memory.enrolled_in == self.memory.life
+
+    def save(self) -> None:
+        """As it is now, it may come back later."""
+        if self.states is not None:
+            self.states.append(self._copy(self.memory))
+            del self.states[:-KEPT]
+
+    def _copy(self, memory: Memory) -> Memory:
+        copy = Memory(self.now, self.wall_ms)
+        copy.last_fence, copy.roll, copy.enrolled_in, copy.loss = (
+            memory.last_fence,
+            memory.roll,
+            memory.enrolled_in,
+            memory.loss,
+        )
+        copy.held = dict(memory.held)
+        copy.lines = {name: list(line) for name, line in memory.lines.items()}
+        return copy
+
+    def go_back(self) -> None:
+        """It has one of its earlier states again."""
+        assert self.states
+        losses, state = self.memory.losses, self._copy(self.kernel.random.choice(self.states))
+        state.losses = losses
+        self._serve_from(state)
 
     def crash(self, forget: bool) -> None:
         """It dies, and its connections with it."""
@@ -112,6 +151,8 @@ class Node:
         self.down = False
         if self._forgot:
             self.forget()
+        self.memory.last_fence = max(self.memory.last_fence, fences.floor(self.wall_ms()))  # as claim.lua has it, each time
+        self.memory.life = self.era  # whatever it remembers, something may be missing
 
     def thaw(self) -> None:
         """It goes on. Each connection is served in its order; which comes first is chance."""
@@ -149,12 +190,16 @@ class Node:
                 self._granted(args[2], result.heir, wire)
         elif verb in ("claim", "vote"):
             self._granted(args[0], result, wire)
+        if self.states is not None and self.kernel.random.random() < 0.2:
+            self.save()
         if self.did is not None and (result is True or isinstance(result, Granted)):
             self.did(self, verb)
         return result
 
     def _do(self, verb: str, args: tuple[Any, ...]) -> Any:
         act = getattr(self.backend, verb)
+        if verb == "roll":
+            return finished(act(0.0, *args))
         if verb not in LAST:
             return finished(act(*args, within=0.0))
         if verb == "release":
@@ -171,6 +216,11 @@ class Node:
     def _granted(self, claim: Claim, answer: object, wire: Wire) -> None:
         if self.freed and isinstance(answer, Granted) and claim.token in self.freed:
             self.revived[claim.token] = claim.name, wire, self.freed[claim.token]  # harmless if its own undo is right behind it
+
+    def keeps(self, name: str, token: str) -> float | None:
+        """Until when it keeps that, by the clock of histories, if its own is not set any more. None: it does not."""
+        held = self.memory.held.get(name)
+        return (held.until - self.offset - BEGIN) / self.rate if held is not None and held.token == token else None
 
     def holds(self) -> dict[str, str]:
         """Which token has which name now."""

@@ -9,9 +9,10 @@ What a living token (`keep`) has not been answered is not undone, and its connec
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
-from ...errors import Unavailable
+from ...errors import Unavailable, UsageError
 from .kernel import Future
 from .node import Request
 from .runtime import SimRuntime
@@ -30,18 +31,23 @@ class Path:
         self._wire: Wire | None = None
         self._owing: dict[str, tuple[Wire, Undo, float]] = {}
         self._living: set[str] = set()  # only ever asked for members: no order comes of it
-        self._connecting = False
+        self._astray: dict[str, float] = {}  # see `backends.redis.transport.Astray`
+        self._connecting = self._closed = False
         self._queue: list[Future] = []
         self._mark = 0
         self._ears: list[Ear] = []
 
     async def call(self, verb: str, args: tuple[Any, ...], tokens: Sequence[str], within: float, undo: Undo = None) -> Any:
         """See `Transport.call`."""
+        self._enter()
         until = self._runtime.now() + within
         before = [(token, self._owing[token]) for token in tokens if token in self._owing] if self._owing else ()
         if self._owing and undo is not None and tokens:
             self._overtakes_nothing(tokens[0])
         wire = (self._owed_on(tokens) if self._owing else self._at_hand()) or await self.take(until, tokens)
+        for token, owing in before:
+            if owing[0] is not wire:
+                self._astray[token] = self._runtime.now()
         reply = await self.exchange(wire, verb, args, tokens, until, undo)
         for token, owing in before:
             if (owing[0] is wire or owing[1] is None) and self._owing.get(token) is owing:
@@ -50,6 +56,7 @@ class Path:
 
     async def follow(self, verb: str, args: tuple[Any, ...], token: str, within: float) -> Any:
         """See `Transport.follow`. None: nothing is unanswered."""
+        self._enter()
         until = self._runtime.now() + within
         if token not in self._owing:
             return None
@@ -64,6 +71,10 @@ class Path:
             return await self.exchange(await self.take(until), verb, args, (token,), until, None)
         finally:
             self._forget(token)
+
+    def settled(self, token: str) -> bool:
+        """See `Transport.settled`."""
+        return self._runtime.now() - self._astray.get(token, -inf) >= OVERDUE
 
     def keep(self, token: str) -> None:
         """See `Transport.keep`."""
@@ -84,6 +95,7 @@ class Path:
 
     async def listen(self, inbox: str, within: float) -> Ear:
         """See `Transport.listen`."""
+        self._enter()
         until = self._runtime.now() + within
         ear = Ear(self.link, self._runtime)
         try:
@@ -96,11 +108,16 @@ class Path:
 
     async def close(self) -> None:
         """See `Transport.close`."""
+        self._closed = True
         for wire in {id(wire): wire for wire in (self._wire, *self._ears, *(w for w, *_ in self._owing.values()))}.values():
             if wire is not None:
                 wire.close()
         self._wire = None
         self._owing.clear()
+
+    def _enter(self) -> None:
+        if self._closed:
+            raise UsageError(f"the client for {self.link.node.address} is closed")
 
     def request(self, verb: str, args: tuple[Any, ...]) -> Request:
         """With a mark of its own."""

@@ -2,6 +2,8 @@
 
 It behaves as the asyncio colour does: those in a race that are light are begun and interrupted by it, what is left to finish
 goes on beside the caller, a shield takes a cancellation and raises it afterwards.
+
+A little long because the world of a process has many things in it.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from typing import Any, TypeVar
 
 from ...core import token as tokens
 from ...core.fence import EPOCH_MS
+from ...errors import InterlockError
 from ...runtime.base import Bored, Ended
-from .kernel import Cancelled, Future, Kernel, Process, Task
+from .kernel import Cancelled, Future, Kernel, Process, Struck, Task
 
 T = TypeVar("T")
 
@@ -34,6 +37,12 @@ class SimRuntime:
         self._fallen = fallen  # told of what nobody else would hear of: a task that ended with an error
         self._finishing: set[int] = set()
         self._settled: list[Future] = []
+
+    def another(self) -> SimRuntime:
+        """For another client in the same process."""
+        other = type(self)(self.kernel, self.process, self._fallen)
+        other.minted, other.promised = self.minted, self.promised
+        return other
 
     def now(self) -> float:
         """See `Runtime.now`."""
@@ -63,6 +72,16 @@ class SimRuntime:
     def owner(self) -> str:
         """See `Runtime.owner`."""
         return self.process.name
+
+    def struck(self, error: BaseException) -> bool:
+        """See `Runtime.struck`."""
+        return not isinstance(error, Cancelled | InterlockError)
+
+    def may_strike(self) -> None:
+        """A place where a signal's handler may raise. Raises Struck."""
+        task = self.kernel.current
+        if task is not None and task.aim is not None:
+            task.aim.place()
 
     def here(self) -> None:
         """See `Runtime.here`."""
@@ -104,6 +123,10 @@ class SimRuntime:
         """See `Runtime.call`."""
         function()
 
+    def later(self, seconds: float, function: Callable[[], None]) -> None:
+        """See `Runtime.later`."""
+        self.kernel.at(self.process.host(self.now() + seconds) + 1e-9, self.process, function)
+
     def spawn(self, make: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None], name: str) -> Spawned:
         """See `Runtime.spawn`."""
         spawned = Spawned(self, stop)
@@ -114,6 +137,7 @@ class SimRuntime:
             spawned.over.settle()
 
         spawned.task = self.task(make(), ended)
+        spawned.task.aim = None  # it runs on its own behalf
         return spawned
 
     async def settle(self) -> None:
@@ -160,8 +184,10 @@ class SimRuntime:
         def told(task: Task) -> None:
             nonlocal left, failure
             left -= 1
+            if isinstance(task.error, Struck):  # no outcome: the race raises it
+                failure = failure or task.error
             try:
-                enough = failure is None and ended(task.place, task.result if task.error is None else task.error)
+                enough = failure is not None or ended(task.place, task.result if task.error is None else task.error)
             except BaseException as error:  # noqa: BLE001 - raised by the race itself
                 failure, enough = error, True
             if enough or not left:

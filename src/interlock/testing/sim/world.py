@@ -7,12 +7,14 @@ import logging
 from math import inf
 from typing import Any, NamedTuple
 
+from ...core.lease import Hold
+from ...core.quorum import votes_needed
 from ..history import Event, Violation, check
 from . import faults
-from .client import Actor, Client
+from .client import Actor, Client, Face
 from .kernel import Endless, Kernel, Process, Task
 from .node import Node
-from .plan import CLEAN, RATE, Plan
+from .plan import CLEAN, Plan
 from .resource import Resource
 from .runtime import SimRuntime
 from .wire import Network
@@ -53,11 +55,17 @@ class World:
         self._at_work = plan.clients * plan.actors
 
     def _rate(self) -> float:
-        random = self.kernel.random
-        return 1.0 + random.choice((-RATE, RATE, random.uniform(-RATE, RATE))) if "drift" in self.plan.faults else 1.0
+        random, rate = self.kernel.random, self.plan.rate
+        return 1.0 + random.choice((-rate, rate, random.uniform(-rate, rate))) if rate else 1.0
 
     def _node(self, number: int) -> Node:
-        return self.node_type(self.kernel, f"node{number}", self._rate(), self.plan.hybrid, self.plan.newborn)
+        addresses = tuple(f"node{number}" for number in range(self.plan.nodes))
+        plan = self.plan
+        node = self.node_type(self.kernel, addresses[number], self._rate(), plan.hybrid, plan.newborn, addresses)
+        if "stale" in plan.faults:
+            node.states = []
+            node.save()
+        return node
 
     def _client(self, number: int) -> Client:
         process = Process(f"client{number}", self._rate(), self.kernel.random.random() * 1000)
@@ -136,11 +144,41 @@ class World:
 
     def _close(self) -> None:
         for client in self.clients:
-            client.runtime.task(client.close(), self._closed)
+            self.close(client, client.face)
 
-    def _closed(self, task: Task) -> None:
-        if task.error is not None:
-            self.record(task.process.name, "defect", note=f"closing: {task.error!r}")
+    def close(self, client: Client, face: Face) -> None:
+        """Close it. What it leaves then is looked for, if nothing else is in the way."""
+
+        def closed(task: Task) -> None:
+            if task.error is not None:
+                self.record(task.process.name, "defect", note=f"closing: {task.error!r}")
+            elif self.plan.faults <= CLEAN:
+                self.kernel.at(self.kernel.now + GRACE, None, self._look_behind, face)
+
+        for actor in self._actors[client]:
+            actor.unkept(face)
+        client.runtime.task(face.close(), closed)
+
+    def _look_behind(self, face: Face) -> None:
+        """A client is closed: nothing of it may be in a store but leases whose holders had them, and did not release them."""
+        ends = {event.lease: event.note for event in self.history if event.what == "left"}
+        had = {event.lease for event in self.history if event.what == "got" and ends.get(event.lease) != "released"}
+        for node in self.nodes:
+            in_line = [(name, token) for name, line in node.memory.lines.items() for _, token, _ in line]
+            for name, token in [*node.holds().items(), *in_line]:
+                owner = self.owner.get(token, "")
+                if token in face.tokens and owner not in had:
+                    self.record(node.address, "holds", name=name, lease=owner, note="its client is closed")
+
+    def vouch(self, who: str, lease: str, hold: Hold, until: float) -> None:
+        """A lease was granted, and is believed in until that moment: do enough nodes keep it for so long?"""
+        if self.plan.forgetful:
+            return  # a node that forgot it does not vote: it is kept all the same
+        kept = sorted((end for node in self.nodes if (end := node.keeps(hold.name, hold.token)) is not None), reverse=True)
+        needed = votes_needed(len(self.nodes))
+        end = kept[needed - 1] if len(kept) >= needed else -inf
+        if until > end + 1e-6:
+            self.record(who, "beyond", name=hold.name, lease=lease, until=until, note=f"{lease} is kept until {end:.6f} only")
 
     def turn_ended(self, client: Client, lease: str) -> None:
         """Where nothing can be in the way, what was given back must be out of every store a moment later."""
@@ -150,7 +188,7 @@ class World:
                 self.kernel.at(self.kernel.now + GRACE, None, self._look, lease, "given back a moment ago")
 
     def _look(self, lease: str, note: str) -> None:
-        in_line = {token for client in self.clients for token in client.site.gate.in_line}
+        in_line = {token for client in self.clients for face in client.faces for token in face.site.gate.in_line}
         for node in self.nodes:
             for name, token in node.holds().items():
                 owner = self.owner.get(token, token)

@@ -1,0 +1,1 @@
+"""`interlock quorum`: the list of nodes of a quorum, shown and changed. See docs/quorum.md."""

@@ -1,0 +1,95 @@
+"""Closing a client: nobody new, everybody out, then the connections.
+
+Invariant: once `close` has returned, nothing of the client is in the store but what an error, a note on one or a warning names,
+with how long it stays. Interleavings and where each is handled:
+
+- amid an acquire, in line, at a hand-over         → whoever waits is woken and gives up (`Gate.close`); a grant that is on its
+  way is given back. Both are waited for, clean-up included (`Inside`)
+- amid a release, an extension, a stray's passing on → waited for
+- amid a renewal                                    → cut off: the lease stays held, and is named below
+- cancelled while it waits                          → it waits on, and raises the cancellation afterwards
+- called twice, or by two threads                   → both wait for the same, and close what is still open
+- called by a signal handler that has interrupted a verb of the same thread → that verb cannot go on before the handler has
+  returned: a thread waits for it and does the rest
+- called by `on_lost`                               → that is a thread of its own, or a callback, which can only start a task
+- the store is silent                               → given up after the time that a question and its undoing may take. What was
+  under way then is named here, and by the errors of those who were at it
+- leases that are held, or lost with their last extension unanswered → left to expire, as documented, and named
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from .keep import Keeper
+from .notes import log
+from .site import Site
+
+NAMED = 20  # leases that are named one by one when a client is closed; the rest is counted
+
+
+async def close(site: Site, keeper: Keeper) -> None:
+    """Have everybody who waits give up, wait for what is under way, and close the connections. Bounded."""
+    site.gate.close()
+    for subject in list(site.inside.busy):
+        if (ring := getattr(subject, "ring", None)) is not None:
+            ring()
+    if site.inside.beneath():
+        site.runtime.spawn(lambda: _close(site, keeper), lambda: None, "interlock-close")
+    else:
+        await _close(site, keeper)
+
+
+async def _close(site: Site, keeper: Keeper) -> None:
+    steps: list[Callable[[], Coroutine[Any, Any, None]]] = [keeper.close, lambda: _say(site), site.backend.close]
+    if site.runtime.colour == "blocking":
+        steps.insert(0, lambda: _hush(site))  # it listens until the store is closed, which wakes it
+        steps.append(site.hub.close)
+    else:
+        steps.insert(0, site.hub.close)
+    if site.inside.busy:
+        steps.insert(0, lambda: site.runtime.shield(lambda: _let_out(site)))
+    failure: BaseException | None = None
+    for step in steps:  # all of them: a cancellation must not leave connections open
+        try:
+            await step()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+async def _let_out(site: Site) -> None:
+    """Wait until nobody is inside: for as long as a question and its undoing may take."""
+    await site.inside.wait(lambda: site.inside.busy, site.runtime.now() + 2 * site.request_timeout)
+    for subject in list(site.inside.busy):
+        log(
+            "warning",
+            "the client for %s is closed, and a request about '%s' has no answer yet: it may stay locked for up to %g s",
+            site.backend.address,
+            subject.name,
+            subject.ttl,
+            extra={"event": "closed_early", "lock": subject.name, "seconds": subject.ttl},
+        )
+
+
+async def _hush(site: Site) -> None:
+    site.hub.hush()
+
+
+async def _say(site: Site) -> None:
+    """Name what stays in the store."""
+    held = site.gate.held(site.runtime.now())
+    for hold in held[:NAMED]:
+        seconds = hold.ttl + hold.policy.delay
+        log(
+            "warning",
+            "the client for %s is closed while it holds '%s': it is not renewed any more and ends by itself within %g s",
+            site.backend.address,
+            hold.name,
+            seconds,
+            extra={"event": "closed_held", "lock": hold.name, "seconds": seconds},
+        )
+    if len(held) > NAMED:
+        log("warning", "and %d more leases that end by themselves", len(held) - NAMED, extra={"event": "closed_held"})

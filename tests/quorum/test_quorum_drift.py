@@ -1,0 +1,33 @@
+"""The drift that a client was told reaches every wait that is told by another clock."""
+
+from __future__ import annotations
+
+import uuid
+from typing import cast
+
+import pytest
+
+import interlock
+from interlock.backends.port import Standing
+from interlock.backends.quorum import QuorumBackend
+from interlock.core.lease import DRIFT_FLOOR, outlast
+from interlock.core.quorum import Quarantine, Roll
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.01, 0.3])
+def test_a_node_that_forgot_waits_until_the_others_clocks_have_passed_what_they_hold(drift: float) -> None:
+    urls = [f"memory://{uuid.uuid4().hex}" for _ in range(3)]
+    with interlock.Client(urls, drift=drift) as client:
+        electorate, now = cast(QuorumBackend, client._site.backend).electorate, client._site.runtime.now
+        others = [Standing(Roll(electorate.list), good=True, held=10.0) for _ in range(2)]
+        began = now()
+        quarantine = electorate._measure(Quarantine(0.0, loss="1"), began, others, Standing(None, good=False))
+        assert quarantine is not None
+        waits = quarantine.until - began
+        assert waits * (1 - drift) >= 10.0, "our clock may be that much faster than theirs"
+        assert waits <= outlast(10.0, drift) + 1.0
+
+
+def test_outlast() -> None:
+    assert outlast(7.0, 0.3) == pytest.approx(10.0 + DRIFT_FLOOR)
+    assert outlast(0.0, 0.3) == DRIFT_FLOOR
