@@ -165,6 +165,7 @@ def test_retired_connections_do_not_pile_up(valkey_node: Node, monkeypatch: pyte
     asyncio.run(main())
 
 
+@pytest.mark.timeout(120, method="thread")  # the other method needs the timer that this test uses
 def test_an_exception_of_a_signal_handler_does_not_let_the_undo_overtake(valkey_node: Node) -> None:
     """A soft time limit, as task queues raise it: the undo must go down the same connection, behind the claim."""
 
@@ -192,6 +193,7 @@ def test_an_exception_of_a_signal_handler_does_not_let_the_undo_overtake(valkey_
         assert proxy.connections == connections
 
 
+@pytest.mark.timeout(120, method="thread")  # the other method needs the timer that this test uses
 def test_a_time_limit_that_raises_timeout_error_stays_what_it_is(valkey_node: Node) -> None:
     def handler(*_: Any) -> None:
         raise TimeoutError("the caller's own")
