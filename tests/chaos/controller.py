@@ -16,12 +16,11 @@ from typing import NamedTuple
 from interlock.testing import FaultProxy, Node, start_nodes, stop_nodes
 
 from . import clock, faults
-from .faults import AT_ONCE, FAULTS, GAP, Scene, Steps
+from .faults import AT_ONCE, FAULTS, GAP, NAMES, Scene, Steps
 from .journal import PARENT, Journal, now
 from .worker import Order
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ["stock:1", "stock:2"]
 COLOURS = ["blocking", "async", "blocking", "async"]
 START_WITHIN, END_WITHIN = 60.0, 90.0
 

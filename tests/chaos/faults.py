@@ -21,6 +21,7 @@ from interlock.testing import FaultProxy, Node
 from .clock import Clock
 from .journal import Journal, now
 
+NAMES = ["stock:1", "stock:2"]  # of the locks
 AWAY = 2  # of five
 JUMP = 2.0
 READMITTED_WITHIN = 20.0
@@ -165,14 +166,27 @@ def _forget(scene: Scene, index: int) -> Steps:
 
 
 def _until_it_votes(scene: Scene, index: int, votes: Callable[[Node], bool], forgot: float) -> Steps:
-    limit = now() + READMITTED_WITHIN
-    while not votes(scene.nodes[index]):
+    node, limit = scene.nodes[index], now() + READMITTED_WITHIN
+    known = _holders(node)
+    while (holders := _holders(node)) is None or not votes(node):  # in this order: it did not vote yet when it was asked
+        if holders is not None and known is not None and not holders <= known:
+            scene.journal(f"node {index}", "defect", note=f"node {index} granted a lock before it may vote")
+            return
+        known = holders if known is None else known
         if now() > limit:
             scene.journal(f"node {index}", "defect", note=f"node {index} was not let back in")
             return
         yield 0.01
     if (waited := now() - forgot) < scene.ttl:  # rarely two holders come of it, but always of this
         scene.journal(f"node {index}", "defect", note=f"node {index} votes again after {waited:.3f} s: leases may be alive")
+
+
+def _holders(node: Node) -> set[bytes] | None:
+    """Who holds locks there; None if it does not say."""
+    try:
+        return {token for name in NAMES if (token := node.command("GET", name, timeout=1.0)) is not None}
+    except OSError:
+        return None
 
 
 def _enrolled(node: Node) -> bool:

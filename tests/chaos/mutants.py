@@ -9,7 +9,7 @@ from interlock.backends.quorum import QuorumBackend
 from interlock.backends.redis import backend, packing, scripts
 from interlock.core import fence, lease
 from interlock.core.claim import Claim, Granted
-from interlock.core.quorum import Tally
+from interlock.core.quorum import Quarantine, Tally
 from interlock.flow import ask
 
 MUTANTS = {
@@ -46,9 +46,17 @@ def plant(mutant: str) -> None:
 
         QuorumBackend._agree = agree  # type: ignore[method-assign]
     elif mutant == "any-life":
-        for script in (scripts.CLAIM, scripts.RELEASE, scripts.HAND_OVER):
-            text = re.sub(rb"string\.find\(redis\.call\('INFO'[^)]*\)[^)]*\)", b"true", script.text)
-            assert text != script.text
+        same_life = re.compile(
+            rb"string\.find\((?:text|redis\.call\('INFO', 'replication'\)), 'master_replid:' \.\. \w+\[1\], 1, true\)"
+        )
+        for script, times in ((scripts.CLAIM, 1), (scripts.RELEASE, 1), (scripts.HAND_OVER, 2)):
+            text, found = same_life.subn(b"true", script.text)
+            assert found == times, f"the script compares lives {found} times, not {times}"
             script.set(text)
     elif mutant == "hasty":
-        vars(electorate).update(drift=lambda ttl: -ttl, READMIT_PAUSE=0.005)
+        electorate.READMIT_PAUSE = 0.005
+
+        def at_once(self: electorate.Electorate, quarantine: Quarantine, *_: object) -> Quarantine:
+            return quarantine._replace(until=self._runtime.now())
+
+        electorate.Electorate._measure = at_once  # type: ignore[assignment]
