@@ -112,7 +112,7 @@ with open(journal, "a") as file:
 
 @pytest.fixture
 def persistent() -> Iterator[list[Node]]:
-    # On disk before each reply, so that no counter is lost: nobody can know that, and a node that was killed waits all the same.
+    # On disk before each reply, so that no counter is lost. Nobody can know that: a node that was killed waits all the same.
     nodes = start_nodes(5, persist=True)
     yield nodes
     stop_nodes(nodes)
