@@ -24,10 +24,11 @@ local function index(roll_key, name, ttl)
 end
 
 -- Somebody is about to stand in line: what it may be served with counts as a lease from now on, since a node that serves it may
--- forget that, and another one serve it afterwards.
-local function note_place(roll_key, longest, member)
+-- forget that, and another one serve it afterwards. For more than ten seconds the line itself is kept with the names of long leases.
+local function note_place(roll_key, longest, line, member)
   local ms = tonumber(string.match(member, ' (%d+)$'))
-  if not ms or ms <= (longest or 0) or ms > 10000 then return end
+  if not ms or ms <= (longest or 0) then return end
+  if ms > 10000 then return index(roll_key, line, ms) end
   local noted = redis.pcall('HSET', roll_key, 'longest', string.format('%.0f', ms))
   if refused(noted) then return noted end
 end
