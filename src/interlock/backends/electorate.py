@@ -98,7 +98,7 @@ class Electorate:
         self._elect(sorted(member.address for member in members))
         self.held: Callable[[], float] = lambda: 0.0  # for how many seconds a lease of this client may last
         self.high = 0  # the highest fence that we know of
-        self.window = 0.0  # seconds after a question in which its answers count: a quorum has noted that
+        self.window = 0.0  # seconds after a question in which its answers count, if clocks are right: a quorum has noted that
         self._wanted = 0.0  # and the one that it shall note
         self.drift = DRIFT_RATE  # by what share clocks may run apart, as the client was told
         self._address = address
@@ -267,7 +267,8 @@ class Electorate:
         return standings, poll
 
     def want(self, within: float) -> None:
-        """Our requests will take so long at most: see `allow`."""
+        """Our requests will take so long at most: see `allow`. Of a window a large drift takes a large part."""
+        within = max(within, within * (1 - DRIFT_RATE) / (1 - self.drift))
         if within > self._wanted:
             self._wanted = 2.0 ** ceil(log2(within))  # so that it is seldom to be done again
 
