@@ -315,3 +315,17 @@ def test_a_quorum_needs_to_know_which_server_it_talks_to(servers: Any, colour: s
         assert holders(nodes, "x") == []
 
     run_body(body, [f"redis://alice:secret@127.0.0.1:{node.port}" for node in nodes], colour)
+
+
+def test_what_a_node_says_of_its_list_does_not_steer_a_terminal(three: list[Node], colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=0.5)
+        await vote(client, three[0], within=5)
+        for node in three:
+            node.command("HSET", "interlock:roll", "nodes", "\x1b[31mred\nb\nc\nd", "list", "another")
+        with pytest.raises(interlock.UsageError) as caught:
+            await kit.client(request_timeout=0.5).lock("x").try_acquire()
+        assert "\\x1b[31mred, b, c, d" in str(caught.value)
+        assert "\x1b" not in str(caught.value)
+
+    run_body(body, urls(three), colour)

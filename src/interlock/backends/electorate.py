@@ -33,6 +33,7 @@ from ..core import fence as fences
 from ..core.lease import DRIFT_RATE, outlast
 from ..core.membership import OtherList, common_list, superseded
 from ..core.quorum import SILENT, Health, Quarantine, Roll, missing_at_birth, reopened, reseed, table, verdict_of, votes_needed
+from ..core.shown import listed, shown
 from ..errors import InterlockError, NoQuorum, Unavailable, UsageError, Vote
 from ..runtime.base import Runtime
 from .port import Member, Standing
@@ -392,7 +393,7 @@ class Electorate:
                 self._identities[standing.identity] = node.member.address
             if not node.vetted:
                 for trouble in standing.trouble:
-                    warnings.warn(f"interlock: {node.member.address} {trouble}", RuntimeWarning, stacklevel=2)
+                    warnings.warn(f"interlock: {node.member.address} {shown(trouble)}", RuntimeWarning, stacklevel=2)
                 node.vetted = True
         self._compare_lists(standings, poll)
         for index, standing in standings.items():
@@ -409,7 +410,7 @@ class Electorate:
         except OtherList as other:
             raise UsageError(
                 f"the nodes do not belong together: {other.why}. Given were {', '.join(sorted(own))}; the nodes themselves say "
-                f"{', '.join(other.nodes)}. Nothing was locked, since clients with different lists could both get a lock. Give "
+                f"{listed(other.nodes)}. Nothing was locked, since clients with different lists could both get a lock. Give "
                 "every client the same list; `interlock quorum change` changes it"
             ) from None
         if chosen != self.list and not self._open_yet:
