@@ -469,6 +469,34 @@ def test_the_rules_in_the_docs_are_enough_for_a_quorum(make_nodes: Callable[...,
     run_body(body, [f"redis://user:pass@127.0.0.1:{node.port}" for node in nodes], colour)
 
 
+@pytest.mark.parametrize("colour", COLOURS)
+def test_users_of_one_quorum_need_not_see_each_others_names(make_nodes: Callable[..., list[Node]], colour: str) -> None:
+    """Names of long leases are kept in one place for all. Whoever may not look at one takes it for held until it ends."""
+    nodes = make_nodes(3)
+    for node in nodes:
+        for user in ("one", "two", "three"):
+            node.command("ACL", "SETUSER", user, "on", ">pass", *RULES.replace("~NAME", f"~{user}:*").split())
+
+    async def body(kit: Kit) -> None:
+        one, two, three = (
+            kit.client(store=[f"redis://{user}:pass@127.0.0.1:{node.port}" for node in nodes], renew=False)
+            for user in ("one", "two", "three")
+        )
+        lease = await one.lock("one:long", ttl=3600).acquire(timeout=5)
+        for ttl in (5, 60):
+            assert await (await two.lock("two:x", ttl=ttl).acquire(timeout=5)).release()
+        standings = [await node.member.roll(WITHIN) for node in two._site.backend.nodes]
+        assert all(3500 < standing.held <= 3600 for standing in standings)
+        for node in nodes:  # those that are over are forgotten, whoever they were
+            node.command("ZADD", "interlock:roll:long", *(word for n in range(40) for word in ("1", f"one:over:{n}")))
+        for number in range(25):
+            assert await (await three.lock(f"three:{number}", ttl=60).acquire(timeout=5)).release()
+        assert all(node.command("ZCOUNT", "interlock:roll:long", "0", "1") == 0 for node in nodes)
+        assert await lease.release()
+
+    run_body(body, "", colour)
+
+
 def test_a_user_by_categories_hears_what_it_lacks_and_leaves_no_lock(node: Node) -> None:
     """TIME is in no category but @fast."""
     node.command("FLUSHALL")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -31,3 +32,20 @@ def test_a_node_that_forgot_waits_until_the_others_clocks_have_passed_what_they_
 def test_outlast() -> None:
     assert outlast(7.0, 0.3) == pytest.approx(10.0 + DRIFT_FLOOR)
     assert outlast(0.0, 0.3) == DRIFT_FLOOR
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.01, 0.3, 0.4])
+@pytest.mark.parametrize("request_timeout", [0.002, 1.0, 1.01])
+def test_an_answer_counts_for_as_long_as_a_request_may_take(
+    monkeypatch: pytest.MonkeyPatch, drift: float, request_timeout: float
+) -> None:
+    """And never for longer than a quorum has noted, on a clock that is as slow as the drift allows for."""
+    urls = [f"memory://{uuid.uuid4().hex}" for _ in range(3)]
+    with interlock.Client(urls, drift=drift, request_timeout=request_timeout) as client, client.lock("x", ttl=60):
+        backend = cast(QuorumBackend, client._site.backend)
+        window = backend.electorate.window
+        assert all(node.member._memory.roll.window >= window for node in backend.nodes)  # type: ignore[attr-defined]
+        with monkeypatch.context() as patched:
+            patched.setattr(backend, "_runtime", SimpleNamespace(now=lambda: 1000.0))
+            assert backend._in_time(1000.0 - 0.98 * request_timeout, window)
+            assert not backend._in_time(1000.0 - window * (1 - drift) - 0.0001, window)

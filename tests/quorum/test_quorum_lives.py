@@ -160,14 +160,15 @@ def test_a_long_lease_that_is_held_keeps_it_out(three: list[Node], colour: str) 
 
 
 def test_who_is_refused_does_not_shorten_what_another_holds(three: list[Node], colour: str) -> None:
-    """The names of long leases are kept with their ttl. A contender with a shorter one must not change that."""
+    """The names of long leases are kept with when they end. A contender with a shorter one must not change that."""
 
     async def body(kit: Kit) -> None:
         client, other = kit.client(request_timeout=0.5), kit.client(request_timeout=0.5)
         await vote(client, three[0], within=5)
         lease = await client.lock("nightly", ttl=60, renew=False).acquire(timeout=5)
+        ends = [node.command("ZSCORE", "interlock:roll:long", "nightly") for node in three]
         assert await attempt(other, "nightly", 12) is None
-        assert {node.command("ZSCORE", "interlock:roll:long", "nightly") for node in three} == {b"60000"}
+        assert [node.command("ZSCORE", "interlock:roll:long", "nightly") for node in three] == ends
         await lease.release()
 
     run_body(body, urls(three), colour)
@@ -314,3 +315,17 @@ def test_a_quorum_needs_to_know_which_server_it_talks_to(servers: Any, colour: s
         assert holders(nodes, "x") == []
 
     run_body(body, [f"redis://alice:secret@127.0.0.1:{node.port}" for node in nodes], colour)
+
+
+def test_what_a_node_says_of_its_list_does_not_steer_a_terminal(three: list[Node], colour: str) -> None:
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=0.5)
+        await vote(client, three[0], within=5)
+        for node in three:
+            node.command("HSET", "interlock:roll", "nodes", "\x1b[31mred\nb\nc\nd", "list", "another")
+        with pytest.raises(interlock.UsageError) as caught:
+            await kit.client(request_timeout=0.5).lock("x").try_acquire()
+        assert "\\x1b[31mred, b, c, d" in str(caught.value)
+        assert "\x1b" not in str(caught.value)
+
+    run_body(body, urls(three), colour)

@@ -33,6 +33,7 @@ from ..core import fence as fences
 from ..core.lease import DRIFT_RATE, outlast
 from ..core.membership import OtherList, common_list, superseded
 from ..core.quorum import SILENT, Health, Quarantine, Roll, missing_at_birth, reopened, reseed, table, verdict_of, votes_needed
+from ..core.shown import listed, shown
 from ..errors import InterlockError, NoQuorum, Unavailable, UsageError, Vote
 from ..runtime.base import Runtime
 from .port import Member, Standing
@@ -98,7 +99,7 @@ class Electorate:
         self._elect(sorted(member.address for member in members))
         self.held: Callable[[], float] = lambda: 0.0  # for how many seconds a lease of this client may last
         self.high = 0  # the highest fence that we know of
-        self.window = 0.0  # seconds after a question in which its answers count: a quorum has noted that
+        self.window = 0.0  # seconds after a question in which its answers count, if clocks are right: a quorum has noted that
         self._wanted = 0.0  # and the one that it shall note
         self.drift = DRIFT_RATE  # by what share clocks may run apart, as the client was told
         self._address = address
@@ -267,7 +268,8 @@ class Electorate:
         return standings, poll
 
     def want(self, within: float) -> None:
-        """Our requests will take so long at most: see `allow`."""
+        """Our requests will take so long at most: see `allow`. Of a window a large drift takes a large part."""
+        within = max(within, within * (1 - DRIFT_RATE) / (1 - self.drift))
         if within > self._wanted:
             self._wanted = 2.0 ** ceil(log2(within))  # so that it is seldom to be done again
 
@@ -391,7 +393,7 @@ class Electorate:
                 self._identities[standing.identity] = node.member.address
             if not node.vetted:
                 for trouble in standing.trouble:
-                    warnings.warn(f"interlock: {node.member.address} {trouble}", RuntimeWarning, stacklevel=2)
+                    warnings.warn(f"interlock: {node.member.address} {shown(trouble)}", RuntimeWarning, stacklevel=2)
                 node.vetted = True
         self._compare_lists(standings, poll)
         for index, standing in standings.items():
@@ -408,7 +410,7 @@ class Electorate:
         except OtherList as other:
             raise UsageError(
                 f"the nodes do not belong together: {other.why}. Given were {', '.join(sorted(own))}; the nodes themselves say "
-                f"{', '.join(other.nodes)}. Nothing was locked, since clients with different lists could both get a lock. Give "
+                f"{listed(other.nodes)}. Nothing was locked, since clients with different lists could both get a lock. Give "
                 "every client the same list; `interlock quorum change` changes it"
             ) from None
         if chosen != self.list and not self._open_yet:

@@ -141,8 +141,11 @@ class QuorumBackend:
         return min(within, claim.ttl / 2)
 
     def _in_time(self, sent_at: float, window: float) -> bool:
-        """Whether an answer still counts: see `Electorate.allow`. `window` is what was noted when it was asked for."""
-        return self._runtime.now() - sent_at <= window
+        """Whether an answer still counts: see `Electorate.allow`. `window` is what was noted when it was asked for.
+
+        Our clock may be slow, which whoever waits for the window does not know.
+        """
+        return self._runtime.now() - sent_at <= window * (1 - self.electorate.drift)
 
     def _suspect(self, poll: Poll) -> None:
         for index, answer in poll.answers.items():

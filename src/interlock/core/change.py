@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 from .membership import KEPT, OtherList, common_list, digest, superseded
 from .quorum import Roll, votes_needed
+from .shown import listed
 
 CLOSING, DRAINING, COMMITTING, OPENING, DONE = "closing", "draining", "committing", "opening", "done"
 REOPENING, GIVEN_UP, MISSING = "reopening", "given up", "missing"
@@ -127,10 +128,10 @@ class Sight:
         if node.old and roll.nodes == self.old:
             if not (node.good and roll.closed) or roll.to == self.new:
                 return ""
-            return f"{node.address} is closed for another change, to {', '.join(roll.to)}: finish that one, or give it up"
+            return f"{node.address} is closed for another change, to {listed(roll.to)}: finish that one, or give it up"
         if (roll.retired and not node.old) or (self.last is not None and superseded(roll, [self.last])):
             return ""  # a roll that is of no use to anybody any more
-        return f"{node.address} belongs to another quorum: {', '.join(roll.nodes)}"
+        return f"{node.address} belongs to another quorum: {listed(roll.nodes)}"
 
 
 def _name_of(old: Sequence[str], new: Sequence[str], rolls: Mapping[str, Roll]) -> tuple[str, ...]:
@@ -141,9 +142,7 @@ def _name_of(old: Sequence[str], new: Sequence[str], rolls: Mapping[str, Roll]) 
     try:
         return common_list(old, {address: roll for address, roll in rolls.items() if not superseded(roll, known)})
     except OtherList as other:
-        raise Refusal(
-            f"the nodes of the old list do not belong together, or to another list: {', '.join(other.nodes)}"
-        ) from None
+        raise Refusal(f"the nodes of the old list do not belong together, or to another list: {listed(other.nodes)}") from None
 
 
 def plan(seen: Sequence[Seen], old: Sequence[str], new: Sequence[str], back: bool = False) -> Step:

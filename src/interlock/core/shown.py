@@ -7,6 +7,8 @@ line of its own, or turn the direction of what stands beside it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 LONGEST = 300  # more than the facts and the note of any honest holder
 
 
@@ -17,3 +19,8 @@ def shown(text: str, longest: int = LONGEST) -> str:
         return text
     text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text[: longest + 1])
     return text if len(text) <= longest else f"{text[:longest]}…"
+
+
+def listed(addresses: Iterable[str]) -> str:
+    """The addresses of nodes, as one of them wrote them down."""
+    return ", ".join(map(shown, addresses))

@@ -326,7 +326,7 @@ class RedisBackend:
         member, arrival, _ = self._stand(claim)
         arguments = (token.encode(), member, arrival, b"%d" % ms(longest), IDLE_COUNTER_MS)
         undo = self._undo(name, (token, member))
-        reply = await self._run(RETREAT, line_keys(name), arguments, name, (token,), within, undo)
+        reply = await self._run(RETREAT, line_keys(name) + self._ballot.roll, arguments, name, (token,), within, undo)
         match reply:
             case [bytes(fence), _]:
                 if member:

@@ -20,15 +20,14 @@ if redis.call('GET', KEYS[1]) == ARGV[9] then
     own = ARGV[6]
     try('TIME') -- claim.lua needs this afterwards, and the next
     if KEYS[4] then hindered = hindered or index(KEYS[4], KEYS[1], ttl) end
-    if hindered then return hindered end
   else
     fence = mint(ttl, idle, epoch, proposal)
     if hindered then return hindered end
     if not fence then return redis.error_reply('INTERLOCK the fence counter is not a number that can grow') end
     noting(ttl, fence)
-    if noted and ARGV[7] ~= '' then hindered = hindered or note_place(KEYS[4], tonumber(noted[3]), ARGV[6]) end
-    if hindered then return hindered end
   end
+  if noted and ARGV[7] ~= '' then hindered = hindered or note_place(KEYS[4], tonumber(noted[3]), KEYS[3], ARGV[6]) end
+  if hindered then return hindered end
   if ARGV[8] == '1' then -- or it might be served in its own absence
     try('ZREM', KEYS[3], ARGV[6])
     if hindered then return hindered end

@@ -5,7 +5,7 @@ local owner = ''
 if string.sub(holder, 33, 33) == '~' then owner = string.sub(holder, 34) end -- the first 32 are its secret
 local left = redis.call('PTTL', KEYS[1])
 if line and ARGV[7] ~= '' then
-  local wrong = roll and note_place(roll_key, tonumber(roll[3]), ARGV[6])
+  local wrong = roll and note_place(roll_key, tonumber(roll[3]), line, ARGV[6])
   if wrong then return wrong end
   wrong = stand(line, ARGV[6], ARGV[7], left, tonumber(ARGV[3]), tonumber(time[1]))
   if wrong then return wrong end

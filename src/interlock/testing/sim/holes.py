@@ -6,11 +6,13 @@ All of them are mistakes that interlock itself has made, found by the formal mod
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from ...backends import electorate
 from ...backends.memory import MemoryBackend
 from ...backends.port import Standing
+from ...backends.quorum import QuorumBackend
 from ...core.lease import Hold
 from ...core.quorum import Quarantine, Roll
 from ...flow import wait
@@ -26,6 +28,20 @@ def _hasty_readmission() -> list[Patch]:
         return quarantine._replace(until=self._runtime.now())
 
     return [(electorate.Electorate, "_measure", measure)]
+
+
+def _unsettled() -> list[Patch]:
+    real = electorate.Electorate._measure
+
+    def measure(self: electorate.Electorate, quarantine: Quarantine, *more: Any) -> Quarantine | None:
+        measured = real(self, quarantine._replace(since=-inf), *more)
+        return measured and measured._replace(since=quarantine.since)
+
+    return [(electorate.Electorate, "_measure", measure)]
+
+
+def _no_window() -> list[Patch]:
+    return [(QuorumBackend, "_in_time", lambda self, sent_at, window: True)]
 
 
 def _undo_of_the_living() -> list[Patch]:
@@ -67,6 +83,8 @@ def _overtaken_on_its_way() -> list[Patch]:
 
 BY_HAND: dict[str, Callable[[], list[Patch]]] = {
     "hasty-readmission": _hasty_readmission,  # a node without its memory is re-seeded, and does not wait
+    "unsettled": _unsettled,  # the others are asked what they hold while votes are on their way to them
+    "no-window": _no_window,  # an answer counts however late it comes
     "undo-of-the-living": _undo_of_the_living,  # a vote without an answer is undone while its lease lives
     "silence-is-loss": _silence_is_loss,  # nodes that are silent are taken for forgetful
     "overtaken-on-its-way": _overtaken_on_its_way,  # what follows a request that another task waits for takes a new connection
