@@ -125,7 +125,7 @@ class Node:
             memory.enrolled_in,
             memory.loss,
         )
-        copy.held = dict(memory.held)
+        copy.held, copy.waits = dict(memory.held), dict(memory.waits)
         copy.lines = {name: list(line) for name, line in memory.lines.items()}
         return copy
 
