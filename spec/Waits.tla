@@ -26,9 +26,9 @@ Rules == {
   "mark",         \* a node takes its roll only from who names its loss             backends/redis/enroll.lua
   "known",        \* a wait counts from when this loss was known                    backends/electorate.py: Electorate.suspect
   "window",       \* the others are asked when a window has passed since then       backends/electorate.py: Electorate._measure
-  "age vouched",  \* for how long it is known: as a quorum of nodes says            core/quorum.py: vouched_age
-  "end vouched",  \* ... and how long is left                                       core/quorum.py: vouched_end
-  "lacking",      \* a node without a note says nothing, not "nothing is left"      core/quorum.py: vouched_end
+  "age vouched",  \* for how long it is known: as a quorum of nodes says            core/waits.py: vouched_age
+  "end vouched",  \* ... and how long is left                                       core/waits.py: vouched_end
+  "lacking",      \* a node without a note says nothing, not "nothing is left"      core/waits.py: vouched_end
   "answered"      \* what a node says counts from its answer, not from the question    backends/electorate.py: Electorate._admission
 }
 ASSUME Without \subseteq Rules
@@ -139,7 +139,7 @@ Noted(n, l) == {node[n].notes[k] : k \in {k \in Losses : k = l \/ (~Rule("named"
 \* Without the rule "answered": a moment has passed since the question.
 Since == IF Rule("answered") THEN 0 ELSE 1
 
-\* For how long the loss is known: no longer than each node of a quorum says.   core/quorum.py: vouched_age
+\* For how long the loss is known: no longer than each node of a quorum says.   core/waits.py: vouched_age
 \* All nodes are asked. A client that reaches fewer of them only learns less.
 Learn(c, l) ==
   LET Ages(n) == {note.age : note \in Noted(n, l)} \ {None}
@@ -167,7 +167,7 @@ NoteEnd(c, l, n) ==
   /\ node' = [node EXCEPT ![n].notes[l].left = client[c][l].left]
   /\ UNCHANGED <<loss, client, saved, used>>
 
-\* How long is left: no less than each node of a quorum says.   core/quorum.py: vouched_end
+\* How long is left: no less than each node of a quorum says.   core/waits.py: vouched_end
 LearnEnd(c, l) ==
   LET Known(n) == {note.left : note \in Noted(n, l)} \ {None}
       Lefts(n) == IF Known(n) = {} /\ ~Rule("lacking") THEN {0} ELSE Known(n)

@@ -317,3 +317,23 @@ def test_what_is_no_wait_is_not_told(valkey_node: Node, step: Step) -> None:
     assert step(backend.roll(5.0, True, 0.0, [Wait("loss", 1.0)])).waits[0].loss == "loss", "somebody spoilt it: written anew"
     valkey_node.command("FLUSHALL")
     step(backend.close())
+
+
+def test_a_loss_that_could_not_be_marked_is_not_let_in(member: Member, step: Step) -> None:
+    """It could not be told from the next one: whoever waited for the one would let the node in after the other."""
+    assert step(member.roll(5.0)).loss == ""
+    assert not step(member.enroll(Roll(NODES), "", 5.0))
+    assert step(member.roll(5.0)).roll is None
+
+
+def test_a_full_server_has_a_loss_without_a_name(fresh_node: Callable[..., Node], step: Step) -> None:
+    node = fresh_node()
+    backend = cast(Member, open_backend(node.url, cast(Any, BlockingRuntime() if step is run else AsyncioRuntime())))
+    backend.elect(NODES)
+    node.command("CONFIG", "SET", "maxmemory", "1")
+    standing = step(backend.roll(5.0, True, 0.0, [Wait("loss", 1.0)]))
+    assert (standing.loss, standing.good, standing.waits[0].loss) == ("", False, "loss")
+    node.command("CONFIG", "SET", "maxmemory", "0")
+    assert not step(backend.enroll(Roll(NODES), standing.loss, 5.0))
+    assert step(backend.roll(5.0)).waits == (), "it was told, and not kept"
+    step(backend.close())

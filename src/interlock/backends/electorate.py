@@ -510,11 +510,13 @@ class Electorate:
                 self._votes_again(node)
             elif standing.good and self._shut(standing, True) and not self._missed(standing, standings):
                 continue  # it is for whoever changes the list to open it
+            elif not standing.loss:  # it could not be marked (a full server): this loss could not be told from the next
+                continue
             elif standing.loss != quarantine.loss:  # which loss it was, is known from now on; or it forgot once more
                 node.quarantine, more = Quarantine(self._runtime.now(), loss=standing.loss), True
             elif quarantine.until == inf:
                 others = [other for number, other in standings.items() if number != index]
-                known = self._informed(quarantine, list(standings.values()))
+                known = self._informed(quarantine, others, standing)
                 if known.until == inf and (measured := self._measure(known, now, others, standing)) is not None:
                     known, news = measured, True
                     self._tell_how_long(node.member.address, known.until - self._runtime.now())
@@ -536,15 +538,18 @@ class Electorate:
                 waits.append(Wait(loss, max(now - since, 0.0) * (1 - rate), left))
         return tuple(waits)
 
-    def _informed(self, quarantine: Quarantine, standings: list[Standing]) -> Quarantine:
-        """What other clients have had the nodes note of this wait, if that is more than we know."""
-        noted = [{wait.loss: wait for wait in standing.waits}.get(quarantine.loss) for standing in standings]
+    def _informed(self, quarantine: Quarantine, others: list[Standing], own: Standing) -> Quarantine:
+        """What other clients have had the nodes note of this wait, if that is more than we know. Counted from now: the answers
+        are here."""
+        noted = [{wait.loss: wait for wait in standing.waits}.get(quarantine.loss) for standing in (*others, own)]
         waits = [wait for wait in noted if wait is not None]
         now, since, until = self._runtime.now(), quarantine.since, quarantine.until
         if (age := vouched_age(waits, self.needed)) is not None:
             since = min(since, now - age * (1 - self.drift))
         if (end := vouched_end(waits, self.needed)) is not None:
             until = min(until, now + (outlast(end, self.drift) if end else 0.0))
+            if sum(map(self._good, others)) < self.needed and (own_leases := self.held()):  # which nobody who measured knew of
+                until = max(until, now + outlast(own_leases, self.drift))
         return quarantine._replace(since=since, until=until)
 
     @staticmethod

@@ -374,7 +374,7 @@ class MemoryBackend:
         """See `port.Member.enroll`."""
         memory = self._memory
         with memory.guard:
-            if self._stamp() != loss:
+            if not loss or self._stamp() != loss:
                 return False
             before = memory.roll or roll
             if roll.closed and not (memory.roll is not None and memory.roll.closed):

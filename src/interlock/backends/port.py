@@ -125,7 +125,8 @@ class Member(Backend, Protocol):
         long enough lets a node back in."""
 
     async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
-        """Give it this roll, if it still stands as it did when it said `loss`; whether it took it. Its `high` never falls."""
+        """Give it this roll, if it still stands as it did when it said `loss`; whether it took it. Its `high` never falls.
+        Never for "": a loss without a name could not be told from the next."""
 
     def keep(self, token: str) -> None:
         """The token has the lock. A vote of it that this node never answered must not be undone behind its back: it may be one

@@ -171,9 +171,11 @@ def _any_life() -> list[Patch]:
 def _any_wait() -> list[Patch]:
     informed = electorate.Electorate._informed
 
-    def by_any_loss(self: Any, quarantine: Any, standings: list[Standing]) -> Any:
-        oldest = [s._replace(waits=tuple(wait._replace(loss=quarantine.loss) for wait in s.waits[:1])) for s in standings]
-        return informed(self, quarantine, oldest)
+    def by_any_loss(self: Any, quarantine: Any, others: list[Standing], own: Standing) -> Any:
+        def oldest(standing: Standing) -> Standing:
+            return standing._replace(waits=tuple(wait._replace(loss=quarantine.loss) for wait in standing.waits[:1]))
+
+        return informed(self, quarantine, [oldest(other) for other in others], oldest(own))
 
     return [(electorate.Electorate, "_informed", by_any_loss)]
 
