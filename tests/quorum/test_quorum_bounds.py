@@ -31,9 +31,9 @@ class Slow(MemoryBackend):
         if self.delay >= within:
             raise Unavailable("late", backend=self.address, cause="timeout")
 
-    async def roll(self, within: float, mark: bool = False, window: float = 0.0) -> Any:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Any = ()) -> Any:
         await self._takes_its_time(within)
-        return await super().roll(within, mark, window)
+        return await super().roll(within, mark, window, waits)
 
     async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
         await self._takes_its_time(within)

@@ -54,9 +54,9 @@ class Path:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._member, name)
 
-    async def roll(self, within: float, mark: bool = False, window: float = 0.0) -> Standing:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Any = ()) -> Standing:
         self._there()
-        return await self._member.roll(within, mark, window)
+        return await self._member.roll(within, mark, window, waits)
 
     async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
         self._there()

@@ -65,7 +65,7 @@ def strangers_in(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", ["Quorum.tla", "Lists.tla", "fences.pml", "README.md"])
+@pytest.mark.parametrize("page", ["Quorum.tla", "Lists.tla", "Waits.tla", "fences.pml", "README.md"])
 def test_what_the_model_names_exists(page: str) -> None:
     text = (SPEC / page).read_text()
     assert len(named_in(text)) >= 3
@@ -80,14 +80,17 @@ def test_a_name_that_is_gone_is_found() -> None:
     ]
 
 
-@pytest.mark.parametrize(("module", "first", "least"), [("Quorum", "(* A claim *)", 20), ("Lists", "(* A lease *)", 8)])
-def test_every_action_says_what_it_models(module: str, first: str, least: int) -> None:
+@pytest.mark.parametrize(
+    ("module", "first", "of", "least"),
+    [("Quorum", "(* A claim *)", "a", 20), ("Lists", "(* A lease *)", "a", 8), ("Waits", "(* A wait *)", "c, l", 7)],
+)
+def test_every_action_says_what_it_models(module: str, first: str, of: str, least: int) -> None:
     """An action without the name of a function, in its own comment or in that of its section, is an idea and not the code."""
     text = (SPEC / f"{module}.tla").read_text()
     body = text[text.index(first) : text.index("\nNext ==")]
     own = {"HealAsk", "HealArrive", "HealAnswered"}  # in the heading of their section
     helpers = {"Clear", "Releasing", "LastFence", "Released"}  # no steps of the code
-    actions = re.findall(r"((?:^\\\*.*\n)*)^(\w+)\(a(?:, n)?\) ==", body, re.MULTILINE)
+    actions = re.findall(rf"((?:^\\\*.*\n)*)^(\w+)\({of}(?:, n)?\) ==", body, re.MULTILINE)
     assert len(actions) >= least
     silent = {name for comment, name in actions if not FILE.search(comment)}
     assert silent - own - helpers == set()
@@ -100,7 +103,7 @@ def test_the_page_and_the_directory_name_the_same_configurations() -> None:
     assert known >= driver().SLOW
 
 
-@pytest.mark.parametrize(("module", "least"), [("Quorum", 30), ("Lists", 3)])
+@pytest.mark.parametrize(("module", "least"), [("Quorum", 30), ("Lists", 3), ("Waits", 9)])
 def test_every_rule_is_left_out_somewhere(module: str, least: int) -> None:
     text = (SPEC / f"{module}.tla").read_text()
     rules = set(re.findall(r'^  "([\w ]+)",? *\\\*', text, re.MULTILINE))

@@ -13,6 +13,8 @@ after that does not count on it.
 - whoever gave them their rolls was interrupted: some have one, under which nobody has voted yet. As above: all get one
 - two clients are the first at once: each sees a part of the other's rolls and looks again before it suspects anybody
 - a node forgets, is let in by another client and forgets again: our wait was for the first loss, and begins anew (`_measure`)
+- clients do not live for as long as a node has to wait: every node notes how far the wait has come, and the next client goes on
+  from there (`core.waits`, `_informed`)
 - most or all were restarted, or lost everything while this client looks on: what they and this client still know of is waited
   for, then they begin again above the highest fence that is known
 - nodes with rolls for another list: refused (`core.membership`)
@@ -25,6 +27,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Coroutine, Sequence, Sized
+from contextlib import suppress
 from copy import copy
 from math import ceil, inf, log2
 from typing import Any
@@ -34,6 +37,7 @@ from ..core.lease import DRIFT_RATE, outlast
 from ..core.membership import OtherList, common_list, superseded
 from ..core.quorum import SILENT, Health, Quarantine, Roll, missing_at_birth, reopened, reseed, table, verdict_of, votes_needed
 from ..core.shown import listed, shown
+from ..core.waits import Wait, vouched_age, vouched_end
 from ..errors import InterlockError, NoQuorum, Unavailable, UsageError, Vote
 from ..runtime.base import Runtime
 from .port import Member, Standing
@@ -239,15 +243,28 @@ class Electorate:
     async def prepare(self, within: float) -> None:
         """Before a vote: know who is there, and let those back in who have waited long enough. Raises NoQuorum."""
         if not self._open_yet:
+            until = self._runtime.now() + within
             await self._begin(within)
+            if len(self.able()) < self.needed:  # there is no lock to be had, so this client may not live to ask for another
+                await self.readmit(max(self._left(until), within / 2))
             return
-        await self.readmit(within)
         now = self._runtime.now()
         strangers = [index for index, node in enumerate(self.nodes) if not node.vetted and node.health.retry_at <= now]
         if strangers and now >= self._vet_again:  # those that were late, or away, when the client looked first
             self._vet_again = now + VET_PAUSE
             standings, poll = await self._roll_call(strangers, min(within, SILENT), len(strangers))
             self._vet(standings, poll)
+            for index, standing in standings.items():
+                if not standing.good:
+                    self.suspect(index, standing.loss)
+        await self.readmit(within)
+
+    async def tend(self, within: float) -> None:
+        """After a lock was given back: what `prepare` would do before the next one, which this client may not live to ask for.
+        Nodes that cast no vote are noted, or let in. Raises nothing: it is not what was asked for."""
+        if self._open_yet and not self.settled():
+            with suppress(UsageError, Unavailable):
+                await self.prepare(within)
 
     async def _roll_call(
         self, nodes: Sequence[int], within: float, enough: int, mark: bool = True, least: int | None = None
@@ -261,7 +278,8 @@ class Electorate:
             return len(standings) >= enough
 
         wanted, after_a_while = self._wanted, None if least is None else self._after_a_while(standings, least)
-        poll = await self.poll(nodes, lambda member: member.roll(within, mark, wanted), count, enough=after_a_while)
+        waits = self._waits() if mark else ()
+        poll = await self.poll(nodes, lambda member: member.roll(within, mark, wanted, waits), count, enough=after_a_while)
         noted = [s for s in standings.values() if s.good and s.roll is not None and s.roll.window + 0.001 > wanted]
         if len(noted) >= self.needed and wanted > self.window:
             self.window = wanted
@@ -485,7 +503,7 @@ class Electorate:
         standings = {index: standing for index, standing in standings.items() if not standing.replica}
         self._vet(standings, poll)
         self.high = max([self.high, *(standing.roll.high for standing in standings.values() if standing.roll is not None)])
-        more = False
+        more = news = False
         for index, quarantine in due.items():
             node, standing = self.nodes[index], standings.get(index)
             if standing is None or quarantine is None or node.quarantine is not quarantine:
@@ -494,18 +512,47 @@ class Electorate:
                 self._votes_again(node)
             elif standing.good and self._shut(standing, True) and not self._missed(standing, standings):
                 continue  # it is for whoever changes the list to open it
+            elif not standing.loss:  # it could not be marked (a full server): this loss could not be told from the next
+                continue
             elif standing.loss != quarantine.loss:  # which loss it was, is known from now on; or it forgot once more
                 node.quarantine, more = Quarantine(self._runtime.now(), loss=standing.loss), True
             elif quarantine.until == inf:
                 others = [other for number, other in standings.items() if number != index]
-                measured = self._measure(quarantine, now, others, standing)
-                if measured is not None:
-                    node.quarantine = measured
-                    self._tell_how_long(node.member.address, measured.until - self._runtime.now())
-                    more = more or measured.until <= self._runtime.now()
+                known = self._informed(quarantine, others, standing)
+                if known.until == inf and (measured := self._measure(known, now, others, standing)) is not None:
+                    known, news = measured, True
+                    self._tell_how_long(node.member.address, known.until - self._runtime.now())
+                node.quarantine, more = known, more or known.until <= self._runtime.now()
             else:
                 await self._readmit_one(node, standing, list(standings.values()), within)
+        if news:
+            await self._roll_call(asked, within / 4, len(asked))  # which the nodes note
         return more
+
+    def _waits(self) -> tuple[Wait, ...]:
+        """What this client knows of the waits of nodes that cast no vote, for the nodes to note. Clocks may run apart, so it is
+        told as if less time had passed."""
+        now, rate, waits = self._runtime.now(), self.drift, []
+        for node in self.nodes:
+            if node.quarantine is not None and node.quarantine.loss:
+                since, until, loss = node.quarantine
+                left = None if until == inf else outlast(max(until - now, 0.0), rate)
+                waits.append(Wait(loss, max(now - since, 0.0) * (1 - rate), left))
+        return tuple(waits)
+
+    def _informed(self, quarantine: Quarantine, others: list[Standing], own: Standing) -> Quarantine:
+        """What other clients have had the nodes note of this wait, if that is more than we know. Counted from now: the answers
+        are here."""
+        noted = [{wait.loss: wait for wait in standing.waits}.get(quarantine.loss) for standing in (*others, own)]
+        waits = [wait for wait in noted if wait is not None]
+        now, since, until = self._runtime.now(), quarantine.since, quarantine.until
+        if (age := vouched_age(waits, self.needed)) is not None:
+            since = min(since, now - age * (1 - self.drift))
+        if (end := vouched_end(waits, self.needed)) is not None:
+            until = min(until, now + (outlast(end, self.drift) if end else 0.0))
+            if sum(map(self._good, others)) < self.needed and (own_leases := self.held()):  # which nobody who measured knew of
+                until = max(until, now + outlast(own_leases, self.drift))
+        return quarantine._replace(since=since, until=until)
 
     @staticmethod
     def _due(node: Node, now: float) -> bool:

@@ -22,6 +22,7 @@ from ..core import fence as fences
 from ..core.claim import SHOWN, Announced, Claim, Entry, Gone, Granted, Handed, Place, Refused, Renewal, Unmarked, Waiting, free
 from ..core.quorum import Roll
 from ..core.token import alias_of, owner_of
+from ..core.waits import NOTED, Wait
 from ..errors import Unavailable, UsageError
 from ..runtime import forks
 from ..runtime.base import Runtime
@@ -90,6 +91,7 @@ class Memory:
         self.renewed = ""  # the name that was extended last since the roll was closed
         self.loss = ""  # which loss of memory this is, if somebody has asked
         self.losses = 0
+        self.waits: dict[str, tuple[float, float | None]] = {}  # of nodes that cast no vote: by loss, since when, until when
         self.held: dict[str, Held] = {}
         self.lines: dict[str, list[tuple[int, str, Place]]] = {}  # (arrival, token, place), in order
         self.inboxes: dict[str, Inbox] = {}
@@ -327,7 +329,7 @@ class MemoryBackend:
                 entry = Entry(name, True, owner_of(held.token), held.until - now, held.fence)
             return entry._replace(waiting=queue, waiters=len(line))
 
-    async def roll(self, within: float, mark: bool = False, window: float = 0.0) -> Standing:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
         """See `port.Member.roll`."""
         memory = self._memory
         with memory.guard:
@@ -343,21 +345,36 @@ class MemoryBackend:
             if not closed:  # else nobody is served
                 held = max([held, *(place.ttl for line in memory.lines.values() for _, _, place in line)])
             renewed = memory.renewed if closed else ""
-            return Standing(memory.roll, good, max(held, 0.0), self._stamp(), self.address, renewed=renewed)
+            noted = self._noted(waits)
+            return Standing(memory.roll, good, max(held, 0.0), self._stamp(), self.address, renewed=renewed, waits=noted)
+
+    def _noted(self, waits: Sequence[Wait]) -> tuple[Wait, ...]:
+        """Note these waits as far as they are news. All that are noted."""
+        memory = self._memory
+        now, noted = memory.now(), memory.waits
+        for loss, age, left in waits:
+            since, until = noted.get(loss, (now - age, None))
+            noted[loss] = since, now + left if until is None and left is not None else until
+        while len(noted) > NOTED:
+            del noted[next(iter(noted))]
+        return tuple(
+            Wait(loss, max(now - since, 0.0), None if until is None else max(until - now, 0.0))
+            for loss, (since, until) in noted.items()
+        )
 
     def _stamp(self) -> str:
         """See `Standing.loss`. Each roll has another one, and another again once somebody has voted under it."""
         memory = self._memory
         roll = memory.roll
         if roll is None or memory.enrolled_in != memory.life:
-            return f"{memory.loss}/{memory.life}" if memory.loss else ""
+            return f"{self.address}/{memory.loss}/{memory.life}" if memory.loss else ""
         return f"{memory.life}.{memory.enrolments} {roll.unused}"
 
     async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
         """See `port.Member.enroll`."""
         memory = self._memory
         with memory.guard:
-            if self._stamp() != loss:
+            if not loss or self._stamp() != loss:
                 return False
             before = memory.roll or roll
             if roll.closed and not (memory.roll is not None and memory.roll.closed):

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked
 from ..core.quorum import Roll
+from ..core.waits import Wait
 from ..runtime.base import Runtime
 
 
@@ -87,8 +88,8 @@ class Standing(NamedTuple):
     A roll is good for one life of the node's memory. A node that was restarted, or failed over to its replica, may have come
     back with an older state: then it has a roll, which is not `good`, and casts no vote. `held` is for how many seconds a
     lease may last at most that it knows of, or would give to somebody in line; exactly so once its roll is closed.
-    `loss` tells one loss of memory from the next: it stays the same until the node has a good roll, and whoever gives it one
-    must name it.
+    `loss` tells one loss of memory from any other, of this node and of all others: it stays the same until the node has a good
+    roll, and whoever gives it one must name it. `waits` are those that were noted here, of whichever nodes (`core.waits`).
     `identity` tells one server from another whatever its address. `replica`: it must not vote at all. `trouble` is what an
     operator should hear of, in words. `renewed`: the name whose lease was extended last since the roll was closed, if any.
     """
@@ -101,6 +102,7 @@ class Standing(NamedTuple):
     replica: bool = False
     trouble: tuple[str, ...] = ()
     renewed: str = ""
+    waits: tuple[Wait, ...] = ()
 
 
 class Member(Backend, Protocol):
@@ -116,12 +118,15 @@ class Member(Backend, Protocol):
         that all take it agree at once.
         """
 
-    async def roll(self, within: float, mark: bool = False, window: float = 0.0) -> Standing:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
         """How the node stands. With `mark`: a node without a good roll has a `loss` from now on, if it had none. A good roll
-        notes `window` if that is longer than before."""
+        notes `window` if that is longer than before. `waits` are noted, whether the roll is good or not, as far as the node
+        has not noted them before, and counted on by its clock. A store may leave that out: then only a client that lives for
+        long enough lets a node back in."""
 
     async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
-        """Give it this roll, if it still stands as it did when it said `loss`; whether it took it. Its `high` never falls."""
+        """Give it this roll, if it still stands as it did when it said `loss`; whether it took it. Its `high` never falls.
+        Never for "": a loss without a name could not be told from the next."""
 
     def keep(self, token: str) -> None:
         """The token has the lock. A vote of it that this node never answered must not be undone behind its back: it may be one

@@ -183,7 +183,10 @@ class QuorumBackend:
 
     async def release(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.release`. True when a quorum had it; raises NoQuorum when too few nodes answer."""
+        until = self._runtime.now() + within
         done, held, poll = await self._release(name, token, within)
+        if done >= self.needed:
+            await self.electorate.tend(max(until - self._runtime.now(), SOON))
         if held >= self.needed:
             return True
         if done >= self.needed:

@@ -34,6 +34,7 @@ from math import inf
 from ...core.claim import SHOWN, Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked, free
 from ...core.quorum import Roll
 from ...core.token import ALIAS_DIGITS
+from ...core.waits import Wait
 from ...errors import Unavailable
 from ...runtime.base import Runtime
 from ..port import Capabilities, Standing
@@ -43,6 +44,7 @@ from .packing import (
     IDLE_COUNTER_MS,
     LOSS_KEY,
     ROLL_KEY,
+    WAITS_KEY,
     Ballot,
     ballot_of,
     claiming,
@@ -65,7 +67,9 @@ from .packing import (
     standing,
     text,
     undoing,
+    waits_of,
     words_of,
+    words_of_waits,
 )
 from .refusals import denied, nonsense, not_a_lock, refusal
 from .resp import ErrorReply, Reply
@@ -363,9 +367,10 @@ class RedisBackend:
                 return entry._replace(waiting=queue(line), waiters=waiters)
         raise nonsense(self.address, reply)
 
-    async def roll(self, within: float, mark: bool = False, window: float = 0.0) -> Standing:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
         """See `port.Member.roll`."""
-        reply = await self._run(ROLL, (ROLL_KEY, LOSS_KEY), (b"%d" % mark, b"%d" % ms(window)), "", (), within)
+        told = (b"%d" % mark, b"%d" % ms(window), *words_of_waits(waits))
+        reply = await self._run(ROLL, (ROLL_KEY, LOSS_KEY, WAITS_KEY), told, "", (), within)
         match reply:
             case [
                 int(there),
@@ -377,6 +382,7 @@ class RedisBackend:
                 bytes(run),
                 bytes(role),
                 bytes(policy),
+                [*noted],
                 _,
             ] if len(words) == 6 or not there:
                 trouble = []
@@ -386,7 +392,8 @@ class RedisBackend:
                     trouble.append(f"may evict locks (maxmemory-policy {text(policy)}): set it to noeviction")
                 roll, state = roll_of(words) if there else None, text(loss)
                 replica, renewed = role == b"slave", text(name)
-                return Standing(roll, good == 1, held / 1000, state, text(run), replica, tuple(trouble), renewed)
+                known, facts = waits_of(noted), tuple(trouble)
+                return Standing(roll, good == 1, held / 1000, state, text(run), replica, facts, renewed, known)
         raise nonsense(self.address, reply)
 
     async def enroll(self, roll: Roll, loss: str, within: float) -> bool:

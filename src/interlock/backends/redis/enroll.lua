@@ -3,7 +3,7 @@
 -- ARGV[1] nodes   ARGV[2] a hash of them, or 'closed'   ARGV[3] high   ARGV[4] seed   ARGV[5] lineage, see core/membership.py
 -- ARGV[6] the state, see standing.lua   ARGV[7] window ms   ARGV[8] the mark of this request, echoed
 -- replies {1, mark} it has it from us | {0, mark} it did not take it
-if stamp() ~= ARGV[6] then return {0, ARGV[8]} end
+if ARGV[6] == '' or stamp() ~= ARGV[6] then return {0, ARGV[8]} end -- without a mark one loss could not be told from the next
 local high, window = ARGV[3], ARGV[7]
 if (tonumber(roll[3]) or 0) > tonumber(high) then high = roll[3] end
 if (tonumber(roll[7]) or 0) > tonumber(window) then window = roll[7] end

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import lru_cache
+from math import ceil
 from typing import NamedTuple
 
 from ...core import fence as fences
 from ...core.claim import Claim, Place, Waiting
 from ...core.membership import digest, lineage, with_lineage
 from ...core.quorum import Roll
+from ...core.waits import Wait
 from .resp import bulk
 from .scripts import CLAIM, HAND_OVER, RELEASE, Request
 
@@ -20,6 +22,7 @@ IDLE_COUNTER_MS = b"3600000"
 EPOCH_MS = b"%d" % fences.EPOCH_MS
 ROLL_KEY = b"interlock:roll"
 LOSS_KEY = b"interlock:loss"
+WAITS_KEY = b"interlock:waits"
 CLOSED = b"closed"
 _marks = itertools.count()
 
@@ -113,6 +116,24 @@ def roll_of(words: Sequence[object]) -> Roll:
     used = number(high) or (0 if nodes else 1)  # one that names no nodes is of an older interlock: somebody has voted under it
     roll = Roll(tuple(text(nodes).splitlines()), used, number(seed) or 0, listed == CLOSED, (number(window) or 0) / 1000)
     return with_lineage(roll, text(more))
+
+
+def words_of_waits(waits: Sequence[Wait]) -> list[bytes]:
+    """What roll.lua is told of waits: never older, nor nearer to their end, than they are."""
+    words: list[bytes] = []
+    for loss, age, left in waits:
+        words += loss.encode(), b"%d" % (age * 1000), b"-1" if left is None else b"%d" % ceil(left * 1000)
+    return words
+
+
+def waits_of(words: Sequence[object]) -> tuple[Wait, ...]:
+    """What roll.lua tells of them. What is no wait is left out."""
+    triples = zip(words[::3], words[1::3], words[2::3], strict=False)
+    return tuple(
+        Wait(text(loss), max(age, 0) / 1000, None if left < 0 else left / 1000)
+        for loss, age, left in triples
+        if isinstance(loss, bytes) and isinstance(age, int) and isinstance(left, int)
+    )
 
 
 def undoing(name: str, token: str, member: bytes, ballot: Ballot, mark: bytes = b"-") -> Request:

@@ -1,8 +1,10 @@
 -- How a node stands. standing.lua stands before this.
--- KEYS[1] the roll   KEYS[2] which loss of memory this is   ARGV[1] 1: mark a loss
--- ARGV[2] how many ms a request of this client may take: noted if it is more than before   ARGV[3] this request's mark
+-- KEYS[1] the roll   KEYS[2] which loss of memory this is   KEYS[3] the waits that are noted here   ARGV[1] 1: mark a loss
+-- ARGV[2] how many ms a request of this client may take: noted if it is more than before
+-- ARGV then for each wait to be noted: its loss, age in ms, ms that are left or -1   ARGV the last: this request's mark
 -- replies {1 if there is a roll, 1 if it is good, nodes, high, seed, 'closed' or a hash of the nodes, window ms, lineage, ms for which a
---          lease may last, the name renewed last since it was closed, loss, run id, role, maxmemory policy, mark}
+--          lease may last, the name renewed last since it was closed, loss, run id, role, maxmemory policy,
+--          {loss, age in ms, ms that are left or -1, ...}, mark}
 local function info(section, field)
   return string.match(redis.call('INFO', section), field .. ':([^\r\n]*)') or ''
 end
@@ -38,6 +40,30 @@ if good and tonumber(ARGV[2]) > (tonumber(roll[7]) or 0) then
   redis.call('HSET', KEYS[1], 'window', ARGV[2])
   roll[7] = ARGV[2]
 end
+-- Waits of nodes that cast no vote (core/waits.py): `loss since until` each, in ms of this clock, until -1 while it is not known.
+-- The first note of a loss stays. What the server refuses here is only not noted.
+local waits, known, changed, answer, longest = {}, {}, false, {}, 0
+local text = redis.pcall('GET', KEYS[3])
+for loss, since, ends in string.gmatch(type(text) == 'string' and text or '', '(%S+) (%-?%d+) (%-?%d+)') do
+  known[loss] = {loss, tonumber(since), tonumber(ends)}
+  waits[#waits + 1] = known[loss]
+end
+for i = 3, #ARGV - 1, 3 do
+  local loss, left = ARGV[i], tonumber(ARGV[i + 2])
+  if not known[loss] then
+    known[loss], changed = {loss, clock_ms - tonumber(ARGV[i + 1]), -1}, true
+    waits[#waits + 1] = known[loss]
+  end
+  if left >= 0 and known[loss][3] < 0 then known[loss][3], changed = clock_ms + left, true end
+end
+while #waits > 32 do table.remove(waits, 1) end
+for i, wait in ipairs(waits) do
+  local left = wait[3] < 0 and -1 or math.max(wait[3] - clock_ms, 0)
+  answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = wait[1], math.max(clock_ms - wait[2], 0), left
+  longest = math.max(longest, left)
+  waits[i] = string.format('%s %.0f %.0f', wait[1], wait[2], wait[3])
+end
+if changed then redis.pcall('SET', KEYS[3], table.concat(waits, '\n'), 'PX', string.format('%.0f', 86400000 + longest)) end
 return {(roll[2] or roll[3]) and 1 or 0, good and 1 or 0, roll[2] or '', roll[3] or '0', roll[4] or '0', roll[5] or '', roll[7] or '0',
         roll[8] or '', held, closed and roll[11] or '', stamp(),
-        info('server', 'run_id'), info('replication', 'role'), info('memory', 'maxmemory_policy'), ARGV[3]}
+        info('server', 'run_id'), info('replication', 'role'), info('memory', 'maxmemory_policy'), answer, ARGV[#ARGV]}

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked
 from ...core.quorum import Roll
+from ...core.waits import Wait
 from ...errors import Unavailable, UsageError
 from ...runtime import forks
 from ...runtime.base import by_a_handler
@@ -151,8 +152,8 @@ class SqliteBackend:
         """See `port.Member.vote`."""
         return self._ask(claim.token, within, self._store.vote, (claim, proposal))
 
-    async def roll(self, within: float, mark: bool = False, window: float = 0.0) -> Standing:
-        """See `port.Member.roll`."""
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
+        """See `port.Member.roll`. Waits are not noted here."""
         roll, held, loss = await self._ask("", within, self._store.roll, (mark, window))
         return Standing(roll, roll is not None, held, loss, identity=self._store.identity)
 

@@ -302,7 +302,7 @@ class Store(Entrance):
         execute = database.execute
         self._begin(database, budget, "")
         before, stamp = self._stand(execute)
-        if stamp != loss:
+        if not loss or stamp != loss:
             execute("ROLLBACK")
             return False
         before = before or roll

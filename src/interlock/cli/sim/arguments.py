@@ -30,6 +30,7 @@ faults (joined by commas; none; mixed: some of them, by the seed):
   back       nodes' clocks are set back    wall     clients' clocks jump
   skew       clocks run very unlike fast   jump     nodes' clocks jump
   close      clients, amid anything        struck   signals' handlers raise
+  brief      clients live for one lease
 
 what is checked:
   overlap    two leases believed at once (promised unless jump, or one node

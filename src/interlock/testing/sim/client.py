@@ -104,6 +104,7 @@ class Actor:
         self._turn = 0
         self._face = client.face
         self._believed: dict[str, float] = {}  # the deadlines of leases whose release has not begun
+        self.holds: dict[str, Hold] = {}  # the same leases
 
     async def work(self) -> None:
         """All its turns, and a last one after the faults are over."""
@@ -111,6 +112,8 @@ class Actor:
         await self._runtime.sleep(random.random() * random.choice((0.001, 0.01)))
         for _ in range(plan.turns):
             await self._guarded(final=False)
+            if "brief" in plan.faults:
+                self.world.close(self.client, self.client.reopen())
             await self._runtime.sleep(
                 random.random() * plan.ttl * random.choice((0.01, 0.1, 1.0, 4.0 if plan.forgetful else 1.0))
             )
@@ -200,7 +203,7 @@ class Actor:
             note="watched" if watched else "",
         )
         self.world.vouch(self.name, lease, hold, self.client.process.host(hold.deadline))
-        self._believed[lease] = hold.deadline
+        self._believed[lease], self.holds[lease] = hold.deadline, hold
         hold.watch(watch)
         if watched:
             self._face.keeper.keep(hold)
@@ -213,7 +216,7 @@ class Actor:
             raise
         finally:
             record(self.name, "leave", name=hold.name, lease=lease)
-            del self._believed[lease]
+            del self._believed[lease], self.holds[lease]
             unknown = "unknown"
             try:
                 with suppress(InterlockError):

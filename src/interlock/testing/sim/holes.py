@@ -5,7 +5,7 @@ All of them are mistakes that interlock itself has made, found by the formal mod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
@@ -15,6 +15,7 @@ from ...backends.port import Standing
 from ...backends.quorum import QuorumBackend
 from ...core.lease import Hold
 from ...core.quorum import Quarantine, Roll
+from ...core.waits import Wait
 from ...flow import wait
 from ...flow.site import Site
 from .node import Node
@@ -54,8 +55,8 @@ def _silence_is_loss() -> list[Patch]:
 
 def _old_wait() -> list[Patch]:
     class Nameless(MemoryBackend):
-        async def roll(self, within: float, mark: bool = False, window: float = 0.0) -> Standing:
-            standing = await super().roll(within, mark, window)
+        async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
+            standing = await super().roll(within, mark, window, waits)
             return standing._replace(loss="1" if standing.loss else "")
 
         async def enroll(self, roll: Roll, loss: str, within: float) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from ...backends.port import Capabilities, Standing
 from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked
 from ...core.quorum import Roll
+from ...core.waits import Wait
 from ...errors import Unavailable
 from .kernel import Struck
 from .node import Request
@@ -215,9 +216,9 @@ class SimMember:
         entry: Entry = await self.path.call("inspect", (name,), (), within)
         return entry
 
-    async def roll(self, within: float, mark: bool = False, window: float = 0.0) -> Standing:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
         """See `port.Member.roll`."""
-        standing: Standing = await self.path.call("roll", (mark, window), (), within)
+        standing: Standing = await self.path.call("roll", (mark, window, waits), (), within)
         return standing
 
     async def enroll(self, roll: Roll, loss: str, within: float) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ...backends import electorate
 from ...backends.memory import MemoryBackend
+from ...backends.port import Standing
 from ...backends.quorum import QuorumBackend
 from ...core import lease, quorum, renewal
 from ...core.claim import Gone, Granted, Renewal
@@ -167,6 +168,18 @@ def _any_life() -> list[Patch]:
     return [(Node, "restart", same_life)]
 
 
+def _any_wait() -> list[Patch]:
+    informed = electorate.Electorate._informed
+
+    def by_any_loss(self: Any, quarantine: Any, others: list[Standing], own: Standing) -> Any:
+        def oldest(standing: Standing) -> Standing:
+            return standing._replace(waits=tuple(wait._replace(loss=quarantine.loss) for wait in standing.waits[:1]))
+
+        return informed(self, quarantine, [oldest(other) for other in others], oldest(own))
+
+    return [(electorate.Electorate, "_informed", by_any_loss)]
+
+
 def _no_undo() -> list[Patch]:
     async def undo(self: Site, name: str, token: str, ttl: float, error: BaseException, **more: Any) -> Undone:
         return Undone.NEVER_ASKED
@@ -255,6 +268,7 @@ MUTANTS: dict[str, Mutant] = {
     "write-only-fence": Mutant("the resource checks the fence on writes only", _write_only_fence, ("pause", "jump")),
     "ungated-restart": Mutant("a node without its memory votes at once", _ungated_restart, ("amnesia",)),
     "any-life": Mutant("a node that is back with an older state votes at once", _any_life, ("stale",)),
+    "any-wait": Mutant("a noted wait counts for whatever was forgotten later", _any_wait, ("amnesia", "brief")),
     "no-undo": Mutant("a claim without an answer is forgotten", _no_undo, ("cancel",)),
     "old-announcement": Mutant("an announcement is counted from when it is read", _old_announcement, ("pause",), 1),
     "late-telling": Mutant("the holder is told after the deadline", _late_telling, ("freeze",)),

@@ -74,6 +74,7 @@ class Node:
         self.did: Callable[[Node, str], None] | None = (
             None  # told of what it has just done: a fault may be aimed at that moment
         )
+        self.let_in: Callable[[Node], None] | None = None  # told when it has a roll
         self.states: list[Memory] | None = None  # earlier ones, that it may come back with; None: it does not
         self._hybrid = hybrid
         self._nodes: tuple[str, ...] = ()
@@ -125,7 +126,7 @@ class Node:
             memory.enrolled_in,
             memory.loss,
         )
-        copy.held = dict(memory.held)
+        copy.held, copy.waits = dict(memory.held), dict(memory.waits)
         copy.lines = {name: list(line) for name, line in memory.lines.items()}
         return copy
 
@@ -192,6 +193,8 @@ class Node:
             self._granted(args[0], result, wire)
         if self.states is not None and self.kernel.random.random() < 0.2:
             self.save()
+        if verb == "enroll" and result is True and self.let_in is not None:
+            self.let_in(self)
         if self.did is not None and (result is True or isinstance(result, Granted)):
             self.did(self, verb)
         return result

@@ -23,6 +23,7 @@ FAULTS = {
     "pause": "client processes stop and go on",
     "cancel": "tasks are cancelled wherever they wait",
     "close": "clients are closed, whatever their tasks are at; each process makes another",
+    "brief": "clients live for one lease: each process makes another for the next",
     "struck": "signal handlers raise in tasks, also with an answer read that nobody has yet",
     "drift": "clocks run at rates that differ by up to one percent",
     "wall": "the wall clocks of clients jump",
@@ -30,7 +31,7 @@ FAULTS = {
     "back": "the clocks of nodes are set back, and right again when nobody holds anything there",
     "skew": "clocks run at rates that differ by up to a quarter, and clients allow for that",
 }
-CLEAN = {"cancel", "close", "struck", "drift", "wall", "reorder"}  # whatever is given back is out of every store soon
+CLEAN = {"brief", "cancel", "close", "struck", "drift", "wall", "reorder"}  # whatever is given back is out of every store soon
 FORGETFUL = {"amnesia", "stale"}  # a node that is let back in takes longer than a lease; one node alone promises nothing
 RATE = 0.00498  # either way: two clocks differ by less than one percent
 SKEWED, SKEWED_RATE = 0.2, 0.11  # the drift that clients allow for under `skew`, and how far clocks run apart then, either way
@@ -75,8 +76,8 @@ class Plan(NamedTuple):
             faults=frozenset(some),
             nodes=nodes,
             clients=3 if forgetful else random.choice((2, 2, 3)),
-            actors=1 if forgetful else random.choice((2, 2, 3, 3) if "close" in some else (1, 1, 1, 2)),
-            turns=4 if forgetful else random.choice((1, 2, 2)),
+            actors=1 if forgetful or "brief" in some else random.choice((2, 2, 3, 3) if "close" in some else (1, 1, 1, 2)),
+            turns=(8 if "brief" in some else 4) if forgetful else random.choice((1, 2, 2)),
             ttl=ttl,
             request_timeout=min(ttl * random.choice((0.2, 0.5, 1.0)), 4.0),
             span=ttl * random.uniform(2.0, 15.0 if forgetful else 5.0),

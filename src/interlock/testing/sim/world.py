@@ -65,6 +65,8 @@ class World:
         if "stale" in plan.faults:
             node.states = []
             node.save()
+        if plan.forgetful:
+            node.let_in = self._let_in
         return node
 
     def _client(self, number: int) -> Client:
@@ -179,6 +181,20 @@ class World:
         end = kept[needed - 1] if len(kept) >= needed else -inf
         if until > end + 1e-6:
             self.record(who, "beyond", name=hold.name, lease=lease, until=until, note=f"{lease} is kept until {end:.6f} only")
+
+    def _let_in(self, node: Node) -> None:
+        """A node may vote from now on: no quorum may be free to vote for somebody else while a holder believes in its lease.
+
+        This is looked for by itself, since few histories go on to a second holder.
+        """
+        for client in self.clients:
+            for lease, hold in [item for actor in self._actors[client] for item in actor.holds.items()]:
+                until = client.process.host(hold.deadline)
+                if until > self.kernel.now and not hold.gone:
+                    free = [each for each in self.nodes if each.good and each.holds().get(hold.name) != hold.token]
+                    if len(free) >= votes_needed(len(self.nodes)):
+                        note = f"{node.address} may vote, and so may a quorum that does not hold {lease}"
+                        self.record(node.address, "beyond", name=hold.name, lease=lease, until=until, note=note)
 
     def turn_ended(self, client: Client, lease: str) -> None:
         """Where nothing can be in the way, what was given back must be out of every store a moment later."""
