@@ -9,6 +9,7 @@ A little long because a release may be interrupted anywhere, and each way that i
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 
 from ..core.claim import Gone
@@ -247,14 +248,14 @@ async def _give_back(site: Site, hold: Hold) -> bool:
         else:
             held = outcome.held
     except UsageError as error:  # an answer: nothing happened
-        hold.leaving = False
+        _still_ours(site, hold)
         error.add_note(f"interlock: '{hold.name}' was not released: it ends with its ttl, within {hold.ttl:g} s")
         raise
     except Unavailable as error:
         # If the answer is lost, not the question: ask again down the same path.
         def undone(confirmed: bool) -> None:
             if not confirmed:
-                hold.leaving = False  # never asked: still ours, in truth
+                _still_ours(site, hold)  # never asked
                 return
             hold.released = hold.released or not hold.lost(site.runtime.now())
             hold.notify("released")
@@ -276,6 +277,16 @@ async def _give_back(site: Site, hold: Hold) -> bool:
             await site.runtime.shield(lambda: _pass_on(site, hold.name, outcome))
         site.runtime.after_you()
     return held
+
+
+def _still_ours(site: Site, hold: Hold) -> None:
+    """Nothing came of its release. Whoever tells its holder may have had to pass it over meanwhile (`run_out`)."""
+    hold.leaving = False
+    if hold.teller is not None and site.gate.mind is not None:
+        with suppress(RuntimeError):  # no thread to be had
+            site.gate.mind(hold)
+    if (now := site.runtime.now()) >= hold.tell_at:
+        run_out(site, hold, now)
 
 
 async def _pass_on(site: Site, name: str, outcome: Outcome) -> None:
