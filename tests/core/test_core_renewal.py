@@ -224,8 +224,31 @@ def test_watchers_are_told_once_and_may_leave() -> None:
     hold.unwatch(heard.append)
     hold.notify("landed")
     assert heard == ["lost"]
-    assert hold.watchers is None
+    assert not hold.watchers
+    hold.unwatch(heard.append)
     assert renewal.first_look(a_hold()) < inf
+
+
+def test_a_watcher_that_comes_while_another_leaves_is_not_forgotten() -> None:
+    """Two threads: the one that leaves is interrupted while it looks for itself."""
+    hold = a_hold()
+    heard: list[str] = []
+
+    class Leaving:
+        def __call__(self, what: str) -> None: ...
+
+        def __eq__(self, other: object) -> bool:
+            hold.watch(heard.append)
+            return self is other
+
+        __hash__ = None  # type: ignore[assignment]
+
+    leaving = Leaving()
+    hold.watch(Leaving())
+    hold.watch(leaving)
+    hold.unwatch(leaving)
+    hold.notify("lost")
+    assert "lost" in heard
 
 
 @given(st.floats(0.05, 86_400), st.floats(0, 0.99), st.floats(0, 1))

@@ -6,12 +6,16 @@ Invariants
 - Once lost or released, a lease never comes back: whoever sees that the deadline has passed writes it down (`Hold.gone`), so an
   answer that another thread is just taking in cannot revive it.
 
-Rules of the file: every moment is an argument. Nothing here reads a clock.
+Rules of the file: every moment is an argument. Nothing here reads a clock. Threads share a hold: single operations on a list
+are atomic.
+
+A little long because everything that may become of a lease is told here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 from typing import Any, NamedTuple
 
@@ -288,13 +292,18 @@ class Hold:
 
     def watch(self, watcher: Watcher) -> None:
         """Have `watcher` told of what becomes of the lease."""
-        self.watchers = [*(self.watchers or ()), watcher]
+        if self.watchers is None:
+            self.watchers = [watcher]
+        else:  # in place, in one operation: other threads come and go, and none must undo what another did
+            self.watchers.append(watcher)
 
     def unwatch(self, watcher: Watcher) -> None:
-        """No more."""
-        self.watchers = [other for other in self.watchers or () if other != watcher] or None
+        """No more. Harmless when repeated."""
+        if self.watchers:
+            with suppress(ValueError):
+                self.watchers.remove(watcher)
 
     def notify(self, what: str) -> None:
         """Tell the watchers. They are ours and do not raise."""
-        for watcher in self.watchers or ():
+        for watcher in tuple(self.watchers or ()):
             watcher(what)
