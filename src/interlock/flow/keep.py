@@ -153,7 +153,8 @@ class Keeper:
                 self._era += 1
                 era = self._era
                 try:
-                    self._spawned = self._site.runtime.spawn(lambda: self._run(era), self._halt, "interlock-keeper")
+                    run, over = lambda: self._run(era), lambda: self._ended(era)
+                    self._spawned = self._site.runtime.spawn(run, self._halt, "interlock-keeper", over)
                 except BaseException:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
                     self._era += 1
                     self._ring()
@@ -169,13 +170,19 @@ class Keeper:
                 if forsaken := [hold for hold in self._untidy if hold.forsaken]:  # nobody else will give them back
                     await self._site.runtime.shield(lambda: self._give_back(forsaken))
                 raise
-        except BaseException:  # somebody cancels every task of the loop: the next lease starts it again
-            if era == self._era:
-                self._spawned = None
-                for hold in self._roster.everybody():
-                    hold.stopped = "cancelled"
-                self._tell_in_time(era)
+        except BaseException:  # somebody cancels every task of the loop
+            self._ended(era)
             raise
+
+    def _ended(self, era: int) -> None:
+        """The next lease starts it again. Guarded: whoever starts it may not have noted yet that it did."""
+        with self._guard:
+            if era != self._era:
+                return
+            self._spawned = None
+        for hold in self._roster.everybody():
+            hold.stopped = "cancelled"
+        self._tell_in_time(era)
 
     def _tell_in_time(self, era: int) -> None:
         """Without a task, which somebody cancelled: nothing is renewed, but whoever loses a lease is told."""
