@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from interlock.core import renewal
-from interlock.core.lease import DRIFT_RATE, FIXED, Hold, Policy, deadline, drift, margin
+from interlock.core.lease import DRIFT_RATE, FIXED, Flight, Hold, Policy, deadline, drift, margin
 from interlock.core.renewal import Step, plan
 
 ttls = st.floats(0.05, 86_400)
@@ -125,7 +125,7 @@ def test_while_a_release_is_on_its_way_nothing_is_sent_and_nothing_told() -> Non
 
 def test_one_renewal_at_a_time_and_its_alarms_go_on() -> None:
     hold = a_hold()
-    flight = hold.extending(9.0)
+    hold.extending(flight := Flight("x", 9.0))
     what, again = plan(hold, START + 4, DRIFT_RATE)
     assert (what, again) == (Step.WAIT, hold.doubtful_at)
     assert step(hold, hold.doubtful_at) is Step.DOUBT

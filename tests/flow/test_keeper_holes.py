@@ -292,3 +292,25 @@ def test_a_lease_whose_release_failed_is_looked_at_at_once() -> None:
         with pytest.raises(interlock.Unavailable):
             lease.release()
         assert seen == [lease._hold]
+
+
+def test_a_signal_that_strikes_while_answers_are_judged_does_not_end_renewal() -> None:
+    """In a loop its handler's exception may come anywhere. What has come back must not be taken for on its way for ever."""
+
+    async def main() -> None:
+        async with AsyncClient(f"memory://{uuid4().hex}", ttl=0.6) as client:
+            keeper, leases = client._keeper, [await client.lock(f"x:{n}").acquire() for n in range(3)]
+            judge, struck = keeper._judge, []
+
+            def strike(*answer: Any) -> None:
+                if not struck:
+                    struck.append(answer)
+                    raise TimeoutError("struck")
+                judge(*answer)
+
+            keeper._judge = strike  # type: ignore[method-assign]
+            await asyncio.sleep(1.2)
+            assert struck
+            assert [lease.state for lease in leases] == ["held"] * 3
+
+    asyncio.run(main())

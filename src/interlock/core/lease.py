@@ -221,16 +221,14 @@ class Hold:
         """Whether an extend is on its way."""
         return bool(self._flying)
 
-    def extending(self, ttl: float) -> Flight:
+    def extending(self, flight: Flight) -> None:
         """An extend goes out. Which of several the store applies last cannot be known, so the shortest is believed."""
-        flight = Flight(self.name, ttl)
         # Put down first, then compared: of two threads that come here at once, at least one sees the other.
         self._flying.append(flight)
         for other in list(self._flying):
             if other is not flight:
                 flight.believed = min(flight.believed, other.ttl)
-                other.believed = min(other.believed, ttl)
-        return flight
+                other.believed = min(other.believed, flight.ttl)
 
     def shorten(self, sent_at: float, ttl: float) -> bool:
         """An extend for `ttl` is about to go out. If it ends the lease earlier, that is believed from now on; whether it does.
@@ -249,8 +247,9 @@ class Hold:
             self.notify("nearer")
 
     def landed(self, flight: Flight) -> None:
-        """It is answered, or given up."""
-        self._flying.remove(flight)
+        """It is answered, or given up, or never went out. Harmless when repeated."""
+        with suppress(ValueError):
+            self._flying.remove(flight)
         self.notify("landed")
 
     def renewed(self, sent_at: float, ttl: float, flight: Flight | None = None, settled: bool = False) -> None:

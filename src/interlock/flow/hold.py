@@ -13,7 +13,7 @@ from contextlib import suppress
 from math import inf
 
 from ..core.claim import Gone
-from ..core.lease import Hold
+from ..core.lease import Flight, Hold
 from ..errors import InterlockError, Unavailable, UsageError
 from .hand import Outcome, drop, hand_over
 from .inside import Mark
@@ -44,11 +44,22 @@ async def extend(site: Site, hold: Hold, ttl: float, moved: Callable[[], None] =
     still held until the earlier of the old and the new end. An earlier end is believed before anything is sent; `moved` is
     called then, since whoever watches the deadline must look again."""
     site.runtime.here()
-    sent_at = site.runtime.now()
+    sent_at, flight = site.runtime.now(), Flight(hold.name, ttl)
     check(hold, sent_at)
-    delay = hold.policy.delay
-    flight = hold.extending(ttl)
     try:
+        await _extend(site, hold, flight, sent_at, moved)
+    except BaseException as error:
+        if site.runtime.struck(error):  # anywhere: it may have got through, and nothing must be taken for on its way for ever
+            hold.unconfirmed(sent_at, ttl, site.runtime.now(), followed=True)
+            hold.landed(flight)
+            site.inside.leave(flight)
+        raise
+
+
+async def _extend(site: Site, hold: Hold, flight: Flight, sent_at: float, moved: Callable[[], None]) -> None:
+    ttl, delay = flight.ttl, hold.policy.delay
+    try:
+        hold.extending(flight)
         site.inside.busy[flight] = (site.inside.who(),)
         if hold.shorten(sent_at, ttl):
             moved()

@@ -317,10 +317,12 @@ class Keeper:
         within = min(renewal.bound(hold, now, site.request_timeout) for hold in holds)
         within = max(min(within, until - now), 0.001)
         asked = [Renewal(h.name, h.token, stored(h, renewal.ttl(h, now)), h.fence) for h in holds]
-        flights = [hold.extending(believed(hold, lease.ttl)) for hold, lease in zip(holds, asked, strict=True)]
+        flights = [Flight(hold.name, believed(hold, lease.ttl)) for hold, lease in zip(holds, asked, strict=True)]
         answers: Sequence[Granted | Gone | None] = [None] * len(holds)
         self._notes.requests += 1
         try:
+            for hold, flight in zip(holds, flights, strict=True):
+                hold.extending(flight)
             with suppress(Unavailable):
                 answers = await site.backend.renew(asked, within)
         except UsageError as error:  # closed meanwhile, or the store says that the question is wrong
@@ -328,8 +330,13 @@ class Keeper:
                 log("error", "renewal at %s is refused: %s", site.backend.address, error)
         finally:  # cancelled as well: then no answer is known
             self._unanswered = all(answer is None for answer in answers)
-            for place in zip(holds, asked, flights, answers, strict=True):
-                self._judge(*place, now)
+            try:
+                for place in zip(holds, asked, flights, answers, strict=True):
+                    self._judge(*place, now)
+            except BaseException:  # a signal's handler has raised: nothing must be taken for on its way for ever
+                for hold, flight in zip(holds, flights, strict=True):
+                    hold.landed(flight)
+                raise
 
     def _judge(self, hold: Hold, asked: Renewal, flight: Flight, answer: Granted | Gone | None, sent_at: float) -> None:
         """What an answer, or its absence, means to a lease; and when to look at it again."""
