@@ -21,6 +21,7 @@ import pytest
 
 import interlock
 from interlock import AsyncClient, Client
+from interlock.backends.redis import resp
 from interlock.core.claim import Claim, Place, Refused
 from interlock.flow import gate as gates
 from interlock.flow import hand
@@ -372,3 +373,31 @@ def test_two_listeners_do_not_hear_at_once(url: str) -> None:
         lease.release()
         assert waiting.served()
         assert most == [1]
+
+
+def test_nothing_follows_down_a_connection_amid_whose_reply_a_signal_struck(
+    valkey_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever came next would be taken for a part of it: no request would have an answer there any more."""
+    times = []
+
+    class Items(list[Any]):
+        size = 0
+
+        def append(self, item: Any) -> None:
+            super().append(item)
+            if len(self) == self.size and not times:
+                times.append(item)
+                raise KeyboardInterrupt
+
+    def begin(array: Any, size: int) -> None:
+        array.size, array.items = size, Items()
+        array.items.size = size
+
+    with Client(valkey_node.url, ttl=30, request_timeout=0.5) as client:
+        lease = client.lock(f"half:{uuid.uuid4().hex}").acquire()
+        monkeypatch.setattr(resp._Array, "__init__", begin)
+        with pytest.raises(KeyboardInterrupt):
+            lease.extend(40)
+        assert times
+        assert lease.release()
