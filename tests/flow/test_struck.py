@@ -401,3 +401,16 @@ def test_nothing_follows_down_a_connection_amid_whose_reply_a_signal_struck(
             lease.extend(40)
         assert times
         assert lease.release()
+
+
+@pytest.mark.parametrize(("file", "function"), [("flow/keep.py", "_halt"), ("runtime/blocking.py", "end")])
+def test_a_close_that_was_struck_can_be_repeated(url: str, file: str, function: str) -> None:
+    """The keeper sleeps until a lease is due, which may be hours: nothing else would wake it."""
+    client = Client(url, ttl=3000)
+    lease = client.lock("x").acquire()
+    spawned: Any = client._keeper._spawned
+    with struck(file, function):
+        client.close()
+    client.close()
+    assert not spawned._thread.is_alive()
+    assert lease.state == "held"

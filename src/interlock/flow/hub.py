@@ -154,9 +154,10 @@ class Hub:
         """Stop listening."""
         with self._gate.guard:
             self._closed = True
-            spawned, self._spawned = self._spawned, None
+            spawned = self._spawned  # known until it has ended, as in `Keeper.close`
         if spawned is not None:
             await spawned.end()
+            self._spawned = None
 
     async def _run(self, era: int) -> None:
         try:

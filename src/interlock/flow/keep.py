@@ -120,10 +120,11 @@ class Keeper:
         named if its deadline is still to come."""
         with self._guard:
             self._closed = True
-            spawned, self._spawned = self._spawned, None
+            spawned = self._spawned  # known until it has ended: a signal may strike first, and the next close has to end it
         try:
             if spawned is not None:
                 await spawned.end()
+                self._spawned = None
         finally:
             for hold in self._roster.everybody():
                 hold.kept = False
