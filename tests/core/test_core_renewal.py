@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from interlock.core import renewal
-from interlock.core.lease import DRIFT_RATE, FIXED, Hold, Policy, deadline, drift, margin
+from interlock.core.lease import DRIFT_RATE, FIXED, Flight, Hold, Policy, deadline, drift, margin
 from interlock.core.renewal import Step, plan
 
 ttls = st.floats(0.05, 86_400)
@@ -125,7 +125,7 @@ def test_while_a_release_is_on_its_way_nothing_is_sent_and_nothing_told() -> Non
 
 def test_one_renewal_at_a_time_and_its_alarms_go_on() -> None:
     hold = a_hold()
-    flight = hold.extending(9.0)
+    hold.extending(flight := Flight("x", 9.0))
     what, again = plan(hold, START + 4, DRIFT_RATE)
     assert (what, again) == (Step.WAIT, hold.doubtful_at)
     assert step(hold, hold.doubtful_at) is Step.DOUBT
@@ -224,8 +224,31 @@ def test_watchers_are_told_once_and_may_leave() -> None:
     hold.unwatch(heard.append)
     hold.notify("landed")
     assert heard == ["lost"]
-    assert hold.watchers is None
+    assert not hold.watchers
+    hold.unwatch(heard.append)
     assert renewal.first_look(a_hold()) < inf
+
+
+def test_a_watcher_that_comes_while_another_leaves_is_not_forgotten() -> None:
+    """Two threads: the one that leaves is interrupted while it looks for itself."""
+    hold = a_hold()
+    heard: list[str] = []
+
+    class Leaving:
+        def __call__(self, what: str) -> None: ...
+
+        def __eq__(self, other: object) -> bool:
+            hold.watch(heard.append)
+            return self is other
+
+        __hash__ = None  # type: ignore[assignment]
+
+    leaving = Leaving()
+    hold.watch(Leaving())
+    hold.watch(leaving)
+    hold.unwatch(leaving)
+    hold.notify("lost")
+    assert "lost" in heard
 
 
 @given(st.floats(0.05, 86_400), st.floats(0, 0.99), st.floats(0, 1))

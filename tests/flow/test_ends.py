@@ -415,8 +415,9 @@ def test_a_keeper_does_not_end_while_it_has_something_to_give_back() -> None:
 # --- asyncio ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize("renew", [True, False])
-def test_whoever_holds_a_lease_is_told_of_its_loss_though_the_keepers_task_was_cancelled(renew: bool) -> None:
+def test_whoever_holds_a_lease_is_told_of_its_loss_though_the_keepers_task_was_cancelled(renew: bool, begun: bool) -> None:
     async def main() -> None:
         async with AsyncClient(f"memory://{uuid4().hex}", ttl=0.5, renew=renew) as client:
             told: list[str] = []
@@ -425,7 +426,8 @@ def test_whoever_holds_a_lease_is_told_of_its_loss_though_the_keepers_task_was_c
                 told.append(lease.reason)
 
             leases = [await client.lock(f"x:{ttl}", ttl=ttl, on_lost=on_lost).acquire() for ttl in (0.5, 0.8)]
-            await asyncio.sleep(0)
+            if begun:  # else nothing of the keeper's own has run yet
+                await asyncio.sleep(0)
             for task in asyncio.all_tasks():
                 if task.get_name() == "interlock-keeper":
                     task.cancel()
@@ -437,6 +439,28 @@ def test_whoever_holds_a_lease_is_told_of_its_loss_though_the_keepers_task_was_c
                 await asyncio.sleep(1)
 
     asyncio.run(main())
+
+
+def test_a_listener_that_was_cancelled_before_it_began_is_started_again() -> None:
+    async def main() -> None:
+        store = f"memory://{uuid4().hex}"
+        async with AsyncClient(store, ttl=30) as client, AsyncClient(store, ttl=30) as other:
+            lease, waiter = await other.lock("x").acquire(), asyncio.create_task(client.lock("x").acquire())
+            hub = client._site.hub
+            while hub._spawned is None:
+                await asyncio.sleep(0)
+            first: Any = hub._spawned
+            first._task.cancel()
+            while hub._spawned in (None, first):
+                await asyncio.sleep(0)
+            await lease.release()
+            await (await waiter).release()
+
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE):
+            await main()
+
+    asyncio.run(bounded())
 
 
 def test_each_task_inside_a_block_on_one_lease_is_stopped_at_its_loss() -> None:

@@ -7,7 +7,9 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 from uuid import uuid4
 
 import pytest
@@ -226,3 +228,89 @@ def test_callbacks_that_cannot_work_are_complained_about(caplog: pytest.LogCaptu
                 time.sleep(0.01)
     assert "something to await" in caplog.text
     assert "SystemExit" in caplog.text
+
+
+def never_asks(client: Any, kit: Kit, until: float) -> None:
+    """From now on a release cannot even be sent, and says so at that moment, not before."""
+    backend, now = client._site.backend, client._site.runtime.now
+
+    async def release(*_: object) -> bool:
+        await kit.sleep(max(until - now(), 0.0))
+        raise interlock.Unavailable("no connection", backend="memory", cause="refused")
+
+    async def undo(*_: object) -> bool:
+        return False
+
+    backend.release, backend.undo = release, undo
+
+
+@pytest.mark.parametrize("renew", [False, True])
+def test_a_loss_is_told_though_a_release_that_failed_was_on_its_way_at_that_moment(colour: str, renew: bool) -> None:
+    async def body(kit: Kit) -> None:
+        told: list[str] = []
+        client = kit.client(ttl=0.4, renew=renew)
+        lease = await client.lock("x", on_lost=lambda lease: told.append(lease.reason)).acquire()
+        never_asks(client, kit, lease._hold.deadline + 0.1)
+        with pytest.raises(interlock.Unavailable, match="was not released"):
+            await lease.release()
+        assert lease.lost
+        until = time.monotonic() + PATIENCE
+        while not told:
+            assert time.monotonic() < until, "nobody was told"
+            await kit.sleep(0.002)
+        assert len(told) == 1
+
+    run_body(body, f"memory://{uuid4().hex}", colour)
+
+
+@pytest.mark.parametrize("renew", [False, True])
+@pytest.mark.parametrize("early", [False, True])
+def test_a_body_is_stopped_though_a_release_that_failed_was_on_its_way_at_that_moment(renew: bool, early: bool) -> None:
+    """`early`: it fails between the moment at which the holder is told and the deadline."""
+
+    async def main() -> None:
+        async with AsyncClient(f"memory://{uuid4().hex}", ttl=0.4, renew=renew) as client:
+            kit: Any = SimpleNamespace(sleep=asyncio.sleep)
+            with pytest.raises(LeaseLost):
+                async with client.lock("x") as lease:
+                    hold = lease._hold
+                    never_asks(client, kit, hold.tell_at + 0.001 if early else hold.deadline + 0.1)
+                    with pytest.raises(interlock.Unavailable, match="was not released"):
+                        await lease.release()
+                    await asyncio.sleep(PATIENCE)
+                    raise AssertionError("it was not stopped")
+
+    asyncio.run(main())
+
+
+def test_a_lease_whose_release_failed_is_looked_at_at_once() -> None:
+    """Not when its keeper would have looked whether the release has ended: that may be after the deadline."""
+    with Client(f"memory://{uuid4().hex}", ttl=1000) as client:
+        lease, seen = client.lock("x").acquire(), []  # type: ignore[var-annotated]
+        never_asks(client, SimpleNamespace(sleep=AsyncMock()), 0.0)  # type: ignore[arg-type]
+        client._site.gate.mind = seen.append
+        with pytest.raises(interlock.Unavailable):
+            lease.release()
+        assert seen == [lease._hold]
+
+
+def test_a_signal_that_strikes_while_answers_are_judged_does_not_end_renewal() -> None:
+    """In a loop its handler's exception may come anywhere. What has come back must not be taken for on its way for ever."""
+
+    async def main() -> None:
+        async with AsyncClient(f"memory://{uuid4().hex}", ttl=0.6) as client:
+            keeper, leases = client._keeper, [await client.lock(f"x:{n}").acquire() for n in range(3)]
+            judge, struck = keeper._judge, []
+
+            def strike(*answer: Any) -> None:
+                if not struck:
+                    struck.append(answer)
+                    raise TimeoutError("struck")
+                judge(*answer)
+
+            keeper._judge = strike  # type: ignore[method-assign]
+            await asyncio.sleep(1.2)
+            assert struck
+            assert [lease.state for lease in leases] == ["held"] * 3
+
+    asyncio.run(main())

@@ -21,6 +21,7 @@ import pytest
 
 import interlock
 from interlock import AsyncClient, Client
+from interlock.backends.redis import resp
 from interlock.core.claim import Claim, Place, Refused
 from interlock.flow import gate as gates
 from interlock.flow import hand
@@ -307,3 +308,109 @@ def test_whoever_comes_after_an_heir_that_left_is_told_although_a_signal_struck(
         with struck("flow/gate.py", "handed"):
             lease.release()
         assert waiting.served()
+
+
+@contextmanager
+def late(runtime: Any, ended: list[threading.Thread]) -> Iterator[None]:
+    """Whoever starts a thread hears of that when the thread has ended, if it fails at once."""
+    spawn = runtime.spawn
+
+    def slowly(*args: Any) -> Any:
+        spawned = spawn(*args)
+        ended.append(spawned._thread)
+        spawned._thread.join(0.2)  # it goes on meanwhile
+        return spawned
+
+    runtime.spawn = slowly
+    try:
+        yield
+    finally:
+        runtime.spawn = spawn
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_listener_that_fails_at_once_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends before whoever started it has noted that it did."""
+    url, ended = f"memory://{uuid.uuid4().hex}", []  # type: ignore[var-annotated]
+    with Client(url, ttl=30) as holder, Client(url, ttl=30) as client:
+        line: Any = client._site.backend
+        hear, lease = line.hear, holder.lock("x").acquire()
+
+        async def fail(until: float) -> Any:
+            monkeypatch.setattr(line, "hear", hear)
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr(line, "hear", fail)
+        with late(client._site.runtime, ended):
+            waiting = Waiting(client, "x")
+            wait_for(lambda: len(ended) == 2)  # those in line were told to ask, and so it was started again
+        lease.release()
+        assert waiting.served()
+
+
+def test_two_listeners_do_not_hear_at_once(url: str) -> None:
+    """The start of one was interrupted, and it runs all the same: the next one waits until it has ended."""
+    with Client(url, ttl=30) as holder, Client(url, ttl=30) as client:
+        lease, hub, hearing, most = holder.lock("x").acquire(), client._site.hub, [0], [0]
+        line: Any = client._site.backend
+        hear = line.hear
+
+        async def counted(until: float) -> Any:
+            hearing[0] += 1
+            most[0] = max(most[0], hearing[0])
+            try:
+                return await hear(until)
+            finally:
+                hearing[0] -= 1
+
+        line.hear = counted
+        with suppress(interlock.AcquireTimeout):
+            client.lock("x").acquire(timeout=0.05)
+        wait_for(lambda: hearing[0])
+        hub._era, hub._spawned = hub._era + 1, None  # as a signal's handler leaves it that raises when the thread has begun
+        waiting = Waiting(client, "x")
+        wait_for(lambda: client._site.gate.in_line and hub._spawned is not None and hub._hearing == hub._era)
+        lease.release()
+        assert waiting.served()
+        assert most == [1]
+
+
+def test_nothing_follows_down_a_connection_amid_whose_reply_a_signal_struck(
+    valkey_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever came next would be taken for a part of it: no request would have an answer there any more."""
+    times = []
+
+    class Items(list[Any]):
+        size = 0
+
+        def append(self, item: Any) -> None:
+            super().append(item)
+            if len(self) == self.size and not times:
+                times.append(item)
+                raise KeyboardInterrupt
+
+    def begin(array: Any, size: int) -> None:
+        array.size, array.items = size, Items()
+        array.items.size = size
+
+    with Client(valkey_node.url, ttl=30, request_timeout=0.5) as client:
+        lease = client.lock(f"half:{uuid.uuid4().hex}").acquire()
+        monkeypatch.setattr(resp._Array, "__init__", begin)
+        with pytest.raises(KeyboardInterrupt):
+            lease.extend(40)
+        assert times
+        assert lease.release()
+
+
+@pytest.mark.parametrize(("file", "function"), [("flow/keep.py", "_halt"), ("runtime/blocking.py", "end")])
+def test_a_close_that_was_struck_can_be_repeated(url: str, file: str, function: str) -> None:
+    """The keeper sleeps until a lease is due, which may be hours: nothing else would wake it."""
+    client = Client(url, ttl=3000)
+    lease = client.lock("x").acquire()
+    spawned: Any = client._keeper._spawned
+    with struck(file, function):
+        client.close()
+    client.close()
+    assert not spawned._thread.is_alive()
+    assert lease.state == "held"

@@ -23,6 +23,7 @@ from uuid import uuid4
 import pytest
 
 from interlock import AcquireTimeout, Client, Lock
+from interlock.core.lease import Flight
 from interlock.testing import Node, start_nodes, stop_nodes
 
 from .strikes import ERRORS, sweep
@@ -123,6 +124,20 @@ class Tried(Scene):
                 lease.release()
 
 
+class Extended(Scene):
+    """A lease that is extended. Afterwards nothing of that is on its way, or it would not be renewed any more."""
+
+    def prepare(self, name: str) -> None:
+        self._lease = self.lock(name).acquire()
+
+    def work(self, name: str) -> None:
+        self._lease.extend(40)
+
+    def finish(self, name: str) -> bool:
+        flying = self._lease._hold.in_flight or any(isinstance(one, Flight) for one in self.client._site.inside.busy)
+        return self._lease.release() and not flying
+
+
 class Stacked(Scene):
     """An ExitStack looks `__exit__` up in the class, and keeps it in variables of its own, which a traceback keeps."""
 
@@ -218,7 +233,10 @@ class Late(Scene):
         return self.nobody_waits()
 
 
-SCENES = {scene.__name__.lower(): scene for scene in (Block, Named, Object, Tried, Stacked, Generator, Contended, Handed, Late)}
+SCENES = {
+    scene.__name__.lower(): scene
+    for scene in (Block, Named, Object, Tried, Extended, Stacked, Generator, Contended, Handed, Late)
+}
 
 
 @pytest.fixture(scope="module")

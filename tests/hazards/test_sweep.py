@@ -199,9 +199,9 @@ async def sweep_keeper(stage: Stage, way: str, points: dict[str, dict[str, int]]
         runtime, name = client._site.runtime, f"keeper:{way}:{k}"
         real, taps = runtime.spawn, []  # type: ignore[var-annotated]
 
-        def spawn(make: Any, stop: Any, title: str) -> Any:
+        def spawn(make: Any, stop: Any, title: str, never: Any) -> Any:
             if taps:
-                return real(make, stop, title)
+                return real(make, stop, title, never)
             taps.append(CancelAt(make(), k, way))
 
             async def tapped() -> None:
@@ -210,7 +210,7 @@ async def sweep_keeper(stage: Stage, way: str, points: dict[str, dict[str, int]]
                 finally:
                     ended.append(asyncio.current_task())
 
-            return real(tapped, stop, title)
+            return real(tapped, stop, title, never)
 
         ended: list[Any] = []
         runtime.spawn = spawn  # type: ignore[method-assign]

@@ -242,7 +242,11 @@ class QuorumLine(QuorumBackend):
             over = True
             for index in failed:
                 self.nodes[index].member.drop(token)
-            answer = await self._judge(heir, seat, tally, sent_at, each, poll)
+            answer: Granted | Refused
+            try:
+                answer = await self._judge(heir, seat, tally, sent_at, each, poll)
+            except InterlockError:  # a quorum has let go of the lease all the same; the heir asks for itself, and hears it
+                answer = Refused(0.0, tally.owner(), tuple(poll.votes()), spent=True)
             self._asked.discard(token)
             return Handed(held >= self.needed, answer)
         finally:

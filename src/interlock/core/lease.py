@@ -6,12 +6,16 @@ Invariants
 - Once lost or released, a lease never comes back: whoever sees that the deadline has passed writes it down (`Hold.gone`), so an
   answer that another thread is just taking in cannot revive it.
 
-Rules of the file: every moment is an argument. Nothing here reads a clock.
+Rules of the file: every moment is an argument. Nothing here reads a clock. Threads share a hold: single operations on a list
+are atomic.
+
+A little long because everything that may become of a lease is told here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 from typing import Any, NamedTuple
 
@@ -217,16 +221,14 @@ class Hold:
         """Whether an extend is on its way."""
         return bool(self._flying)
 
-    def extending(self, ttl: float) -> Flight:
+    def extending(self, flight: Flight) -> None:
         """An extend goes out. Which of several the store applies last cannot be known, so the shortest is believed."""
-        flight = Flight(self.name, ttl)
         # Put down first, then compared: of two threads that come here at once, at least one sees the other.
         self._flying.append(flight)
         for other in list(self._flying):
             if other is not flight:
                 flight.believed = min(flight.believed, other.ttl)
-                other.believed = min(other.believed, ttl)
-        return flight
+                other.believed = min(other.believed, flight.ttl)
 
     def shorten(self, sent_at: float, ttl: float) -> bool:
         """An extend for `ttl` is about to go out. If it ends the lease earlier, that is believed from now on; whether it does.
@@ -245,8 +247,9 @@ class Hold:
             self.notify("nearer")
 
     def landed(self, flight: Flight) -> None:
-        """It is answered, or given up."""
-        self._flying.remove(flight)
+        """It is answered, or given up, or never went out. Harmless when repeated."""
+        with suppress(ValueError):
+            self._flying.remove(flight)
         self.notify("landed")
 
     def renewed(self, sent_at: float, ttl: float, flight: Flight | None = None, settled: bool = False) -> None:
@@ -288,13 +291,18 @@ class Hold:
 
     def watch(self, watcher: Watcher) -> None:
         """Have `watcher` told of what becomes of the lease."""
-        self.watchers = [*(self.watchers or ()), watcher]
+        if self.watchers is None:
+            self.watchers = [watcher]
+        else:  # in place, in one operation: other threads come and go, and none must undo what another did
+            self.watchers.append(watcher)
 
     def unwatch(self, watcher: Watcher) -> None:
-        """No more."""
-        self.watchers = [other for other in self.watchers or () if other != watcher] or None
+        """No more. Harmless when repeated."""
+        if self.watchers:
+            with suppress(ValueError):
+                self.watchers.remove(watcher)
 
     def notify(self, what: str) -> None:
         """Tell the watchers. They are ours and do not raise."""
-        for watcher in self.watchers or ():
+        for watcher in tuple(self.watchers or ()):
             watcher(what)

@@ -89,8 +89,9 @@ class Door:
 
     def told(self, what: str) -> None:
         """A watcher of the holder: if it is lost, or ends earlier, or nobody has it any more, the first has to see to it."""
-        if what in ("lost", "nearer", "dropped") and self.waiters:
-            self.waiters[0].ring()
+        waiters = self.waiters  # looked up once: other threads leave meanwhile
+        if what in ("lost", "nearer", "dropped") and waiters:
+            waiters[0].ring()
 
     def watch(self) -> None:
         """Have the holder tell. Once: waiters come and go while it holds."""

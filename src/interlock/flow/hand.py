@@ -65,12 +65,12 @@ async def hand_over(site: Site, hold: Hold, heir: Waiter, barges: bool) -> Outco
             if given is not None:
                 taken = site.gate.handed(hold, heir, given, barges)
                 return Outcome(handed.held, None if taken else given, ttl=claim.ttl)
-        elif site.gate.stands(heir, handed.heir, sent_at):
+        elif not handed.heir.spent and site.gate.stands(heir, handed.heir, sent_at):
             site.gate.left(hold)
             return Outcome(handed.held)
         site.gate.withdraw(heir, token)
         site.gate.left(hold)
-        return Outcome(handed.held, None, token, claim.ttl)  # granted too late to be of use, or nobody needs it any more
+        return Outcome(handed.held, None, token, claim.ttl)  # granted too late, or spent, or nobody needs it any more
     except UsageError:  # an answer: nothing happened
         site.gate.withdraw(heir, token)
         return None

@@ -9,10 +9,11 @@ A little long because a release may be interrupted anywhere, and each way that i
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 
 from ..core.claim import Gone
-from ..core.lease import Hold
+from ..core.lease import Flight, Hold
 from ..errors import InterlockError, Unavailable, UsageError
 from .hand import Outcome, drop, hand_over
 from .inside import Mark
@@ -43,11 +44,22 @@ async def extend(site: Site, hold: Hold, ttl: float, moved: Callable[[], None] =
     still held until the earlier of the old and the new end. An earlier end is believed before anything is sent; `moved` is
     called then, since whoever watches the deadline must look again."""
     site.runtime.here()
-    sent_at = site.runtime.now()
+    sent_at, flight = site.runtime.now(), Flight(hold.name, ttl)
     check(hold, sent_at)
-    delay = hold.policy.delay
-    flight = hold.extending(ttl)
     try:
+        await _extend(site, hold, flight, sent_at, moved)
+    except BaseException as error:
+        if site.runtime.struck(error):  # anywhere: it may have got through, and nothing must be taken for on its way for ever
+            hold.unconfirmed(sent_at, ttl, site.runtime.now(), followed=True)
+            hold.landed(flight)
+            site.inside.leave(flight)
+        raise
+
+
+async def _extend(site: Site, hold: Hold, flight: Flight, sent_at: float, moved: Callable[[], None]) -> None:
+    ttl, delay = flight.ttl, hold.policy.delay
+    try:
+        hold.extending(flight)
         site.inside.busy[flight] = (site.inside.who(),)
         if hold.shorten(sent_at, ttl):
             moved()
@@ -247,14 +259,14 @@ async def _give_back(site: Site, hold: Hold) -> bool:
         else:
             held = outcome.held
     except UsageError as error:  # an answer: nothing happened
-        hold.leaving = False
+        _still_ours(site, hold)
         error.add_note(f"interlock: '{hold.name}' was not released: it ends with its ttl, within {hold.ttl:g} s")
         raise
     except Unavailable as error:
         # If the answer is lost, not the question: ask again down the same path.
         def undone(confirmed: bool) -> None:
             if not confirmed:
-                hold.leaving = False  # never asked: still ours, in truth
+                _still_ours(site, hold)  # never asked
                 return
             hold.released = hold.released or not hold.lost(site.runtime.now())
             hold.notify("released")
@@ -276,6 +288,16 @@ async def _give_back(site: Site, hold: Hold) -> bool:
             await site.runtime.shield(lambda: _pass_on(site, hold.name, outcome))
         site.runtime.after_you()
     return held
+
+
+def _still_ours(site: Site, hold: Hold) -> None:
+    """Nothing came of its release. Whoever tells its holder may have had to pass it over meanwhile (`run_out`)."""
+    hold.leaving = False
+    if hold.teller is not None and site.gate.mind is not None:
+        with suppress(RuntimeError):  # no thread to be had
+            site.gate.mind(hold)
+    if (now := site.runtime.now()) >= hold.tell_at:
+        run_out(site, hold, now)
 
 
 async def _pass_on(site: Site, name: str, outcome: Outcome) -> None:

@@ -26,6 +26,7 @@ from .notes import left_behind
 
 LINGER = 5.0  # seconds for which an inbox that nobody waits for is still listened to
 TICK = 0.5  # how often it looks whether anybody still waits
+PAUSE = 0.01  # how often one that has to wait for another of an earlier era looks whether that has ended
 REOPEN = 0.1  # pause before an inbox that cannot be opened is tried again
 GUESS = 1.0  # seconds for which the wall clock, which may be set, is not looked at again
 # The share of a grant that must be left of it, so that it is believed without asking. A lease that is renewed is renewed at a
@@ -64,6 +65,7 @@ class Hub:
         self._opening: Opening | None = None
         self._spawned: Spawned | None = None
         self._era = getattr(self, "_era", 0) + 1  # of two that run after all, the one of an earlier era ends
+        self._hearing: int | None = None  # the era of the one that hears: two at once would disturb each other
         self._wanted_at = -inf  # when somebody last asked to be listened for
         self._closed = False
 
@@ -121,7 +123,7 @@ class Hub:
         self._era += 1
         era = self._era
         try:
-            self._spawned = self._runtime.spawn(lambda: self._run(era), self._halt, "interlock-hub")
+            self._spawned = self._runtime.spawn(lambda: self._run(era), self._halt, "interlock-hub", lambda: self._ended(era))
         except BaseException:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
             self._era += 1
             raise
@@ -152,24 +154,43 @@ class Hub:
         """Stop listening."""
         with self._gate.guard:
             self._closed = True
-            spawned, self._spawned = self._spawned, None
+            spawned = self._spawned  # known until it has ended, as in `Keeper.close`
         if spawned is not None:
             await spawned.end()
+            self._spawned = None
 
     async def _run(self, era: int) -> None:
         try:
             await self._listen(era)
-        except BaseException:  # somebody cancels every task of the loop: the next who waits starts it again
+        except BaseException:  # somebody cancels every task of the loop
+            self._ended(era)
+            raise
+
+    def _ended(self, era: int) -> None:
+        """The next who waits starts it again. Guarded: whoever starts it may not have noted yet that it did."""
+        with self._gate.guard:
+            if self._hearing == era:  # a signal's handler has raised there
+                self._hearing = None
             if era == self._era:
                 self._spawned = None
                 self._gate.alarm()
-            raise
 
     async def _listen(self, era: int) -> None:
         now = self._runtime.now
         while not self._closed and era == self._era:
+            with self._gate.guard:
+                mine = self._hearing is None
+                if mine:
+                    self._hearing = era
+            if not mine:  # one of an earlier era, whose start was interrupted: it ends by itself, soon
+                await self._runtime.sleep(PAUSE)
+                continue
             try:
-                for announced in await self._line.hear(now() + TICK):
+                try:
+                    heard = await self._line.hear(now() + TICK)
+                finally:
+                    self._hearing = None
+                for announced in heard:
                     await self._told(announced)
                 if self._may_end(now()):
                     return
@@ -177,8 +198,9 @@ class Hub:
                 if not self._closed:
                     await self._reopen()
             except UsageError:  # the client was closed; if not, whoever waits next starts it again
-                if era == self._era:
-                    self._spawned = None
+                with self._gate.guard:
+                    if era == self._era:
+                        self._spawned = None
                 return
 
     def _may_end(self, now: float) -> bool:

@@ -120,10 +120,11 @@ class Keeper:
         named if its deadline is still to come."""
         with self._guard:
             self._closed = True
-            spawned, self._spawned = self._spawned, None
+            spawned = self._spawned  # known until it has ended: a signal may strike first, and the next close has to end it
         try:
             if spawned is not None:
                 await spawned.end()
+                self._spawned = None
         finally:
             for hold in self._roster.everybody():
                 hold.kept = False
@@ -153,7 +154,8 @@ class Keeper:
                 self._era += 1
                 era = self._era
                 try:
-                    self._spawned = self._site.runtime.spawn(lambda: self._run(era), self._halt, "interlock-keeper")
+                    run, over = lambda: self._run(era), lambda: self._ended(era)
+                    self._spawned = self._site.runtime.spawn(run, self._halt, "interlock-keeper", over)
                 except BaseException:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
                     self._era += 1
                     self._ring()
@@ -169,13 +171,19 @@ class Keeper:
                 if forsaken := [hold for hold in self._untidy if hold.forsaken]:  # nobody else will give them back
                     await self._site.runtime.shield(lambda: self._give_back(forsaken))
                 raise
-        except BaseException:  # somebody cancels every task of the loop: the next lease starts it again
-            if era == self._era:
-                self._spawned = None
-                for hold in self._roster.everybody():
-                    hold.stopped = "cancelled"
-                self._tell_in_time(era)
+        except BaseException:  # somebody cancels every task of the loop
+            self._ended(era)
             raise
+
+    def _ended(self, era: int) -> None:
+        """The next lease starts it again. Guarded: whoever starts it may not have noted yet that it did."""
+        with self._guard:
+            if era != self._era:
+                return
+            self._spawned = None
+        for hold in self._roster.everybody():
+            hold.stopped = "cancelled"
+        self._tell_in_time(era)
 
     def _tell_in_time(self, era: int) -> None:
         """Without a task, which somebody cancelled: nothing is renewed, but whoever loses a lease is told."""
@@ -310,10 +318,12 @@ class Keeper:
         within = min(renewal.bound(hold, now, site.request_timeout) for hold in holds)
         within = max(min(within, until - now), 0.001)
         asked = [Renewal(h.name, h.token, stored(h, renewal.ttl(h, now)), h.fence) for h in holds]
-        flights = [hold.extending(believed(hold, lease.ttl)) for hold, lease in zip(holds, asked, strict=True)]
+        flights = [Flight(hold.name, believed(hold, lease.ttl)) for hold, lease in zip(holds, asked, strict=True)]
         answers: Sequence[Granted | Gone | None] = [None] * len(holds)
         self._notes.requests += 1
         try:
+            for hold, flight in zip(holds, flights, strict=True):
+                hold.extending(flight)
             with suppress(Unavailable):
                 answers = await site.backend.renew(asked, within)
         except UsageError as error:  # closed meanwhile, or the store says that the question is wrong
@@ -321,8 +331,13 @@ class Keeper:
                 log("error", "renewal at %s is refused: %s", site.backend.address, error)
         finally:  # cancelled as well: then no answer is known
             self._unanswered = all(answer is None for answer in answers)
-            for place in zip(holds, asked, flights, answers, strict=True):
-                self._judge(*place, now)
+            try:
+                for place in zip(holds, asked, flights, answers, strict=True):
+                    self._judge(*place, now)
+            except BaseException:  # a signal's handler has raised: nothing must be taken for on its way for ever
+                for hold, flight in zip(holds, flights, strict=True):
+                    hold.landed(flight)
+                raise
 
     def _judge(self, hold: Hold, asked: Renewal, flight: Flight, answer: Granted | Gone | None, sent_at: float) -> None:
         """What an answer, or its absence, means to a lease; and when to look at it again."""

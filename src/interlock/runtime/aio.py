@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ..errors import UsageError
 from . import forks
 from .aio_race import Race, Racer, in_a_task, interrupt, wake
-from .base import Bored, Ended, World, attempt, now
+from .base import Bored, Ended, Made, World, attempt, now
 
 T = TypeVar("T")
 
@@ -112,9 +112,18 @@ class AsyncioRuntime(World):
         """See `Runtime.latch`."""
         return TaskBell()
 
-    def spawn(self, make: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None], name: str) -> Task:
+    def spawn(self, make: Made, stop: Callable[[], None], name: str, never: Callable[[], None] = lambda: None) -> Task:
         """See `Runtime.spawn`."""
-        return Task(asyncio.get_running_loop().create_task(make(), name=name), stop)
+        began = False
+
+        async def begin() -> None:
+            nonlocal began
+            began = True
+            await make()
+
+        task = asyncio.get_running_loop().create_task(begin(), name=name)
+        task.add_done_callback(lambda _: None if began else never())
+        return Task(task, stop)
 
     def call(self, function: Callable[[], object], what: str) -> None:
         """See `Runtime.call`. In the loop, so it must not block."""

@@ -15,6 +15,9 @@ from ..errors import InterlockError
 T = TypeVar("T")
 LOOKS = 5  # at two clocks that are to be compared
 
+Made = Callable[[], Coroutine[Any, Any, None]]
+"""Makes what is to be run."""
+
 Ended = Callable[[int, "T | BaseException"], bool]
 """Told which one ended, and with what result or exception. True: enough, stop the others."""
 
@@ -105,10 +108,11 @@ class Runtime(Protocol):
     def latch(self) -> Bell:
         """A bell that is cheaper, and cannot be waited for beside other things."""
 
-    def spawn(self, make: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None], name: str) -> Spawned:
+    def spawn(self, make: Made, stop: Callable[[], None], name: str, never: Callable[[], None] = lambda: None) -> Spawned:
         """Run what `make` makes beside the caller. It ends with the interpreter, or with the loop.
 
-        `stop` should make it end soon; it is called from elsewhere.
+        `stop` should make it end soon; it is called from elsewhere. `never` is called if it does not even begin, because
+        somebody has cancelled it before: nothing of its own runs then.
         """
 
     def call(self, function: Callable[[], object], what: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from ..errors import InterlockError
 from . import forks
-from .base import Bored, Ended, World, attempt, now
+from .base import Bored, Ended, Made, World, attempt, now
 from .ending import stop_at_exit
 from .stepping import Abandoned, Parked, Wait, Waits, run, wait, wait_any
 
@@ -100,7 +100,7 @@ class BlockingRuntime(World):
         """See `Runtime.latch`."""
         return ThreadLatch()
 
-    def spawn(self, make: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None], name: str) -> Thread:
+    def spawn(self, make: Made, stop: Callable[[], None], name: str, never: Callable[[], None] = lambda: None) -> Thread:
         """See `Runtime.spawn`. A daemon thread: it does not keep the interpreter from ending."""
         return Thread(make, stop, name)
 

@@ -18,6 +18,8 @@ from ..api.client import Client, Lease, Lock
 from ..runtime.blocking import run
 
 COLOURS = ("blocking", "asyncio")
+PATIENCE = 5.0  # seconds for which the others of a body that has failed are waited for, each
+LOOK = 0.1  # how often it is looked whether one has
 Body = Callable[["Kit"], Coroutine[Any, Any, None]]
 
 
@@ -103,11 +105,14 @@ class _BlockingKit:
             except BaseException as error:  # noqa: BLE001 - raised again below, in the test's own thread
                 errors.append(error)
 
-        threads = [threading.Thread(target=work, args=(body,)) for body in bodies]
+        threads = [threading.Thread(target=work, args=(body,), daemon=True) for body in bodies]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        while not errors and any(thread.is_alive() for thread in threads):
+            for thread in threads:
+                thread.join(LOOK)
+        for thread in threads:  # a task would be cancelled; a thread may wait for ever for the one that failed
+            thread.join(PATIENCE)
         if errors:
             raise errors[0]
 

@@ -395,7 +395,7 @@ class BlockingTransport:
             ) from error
         # A time-out, or whatever interrupts us, leaves a connection on which more can follow; only its own troubles end it.
         broken = isinstance(error, ProtocolError | OSError) and not by_a_handler(error)
-        if broken or wire.torn:
+        if broken or wire.spoilt:
             wire.close()
         with self._guard:
             parked.wire, parked.since, parked.undo = None if wire.dead else wire, now(), undo or parked.undo

@@ -74,9 +74,10 @@ class _Array:
 class Parser:
     """Feed it bytes in any pieces; `next` gives whole replies in order, or INCOMPLETE."""
 
-    __slots__ = ("_at", "_data", "_open", "_passing", "_room", "_searched")
+    __slots__ = ("_at", "_data", "_open", "_passing", "_room", "_searched", "amid")
 
     def __init__(self) -> None:
+        self.amid = False  # something is being read. If it stays so, an exception struck: nothing that follows can be read
         self._data: bytes | bytearray = b""
         self._at = 0  # what stands before it has been read
         self._searched = 0  # bytes behind it in which no line ends
@@ -109,6 +110,12 @@ class Parser:
 
     def _parse(self) -> Reply | object:
         """Read on, one item after the other, until the outermost is whole."""
+        self.amid = True
+        reply = self._put_together()
+        self.amid = False
+        return reply
+
+    def _put_together(self) -> Reply | object:
         while (item := self._item()) is not INCOMPLETE:
             if type(item) is _Array:
                 if len(self._open) == MAX_DEPTH:

@@ -72,6 +72,11 @@ class Wire:
         """Its descriptor; -1 once it is closed."""
         return cast(int, self._sock.fileno())
 
+    @property
+    def spoilt(self) -> bool:
+        """Whether it was interrupted amid a request or a reply: nothing can follow."""
+        return self.torn or self._parser.amid
+
     def readable(self) -> bool:
         """Whether something has come in: a reply, or the peer's goodbye."""
         return bool(self._wait.poll.poll(0))

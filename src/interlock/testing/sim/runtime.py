@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from ...core import token as tokens
 from ...core.fence import EPOCH_MS
 from ...errors import InterlockError
-from ...runtime.base import Bored, Ended
+from ...runtime.base import Bored, Ended, Made
 from .kernel import Cancelled, Future, Kernel, Process, Struck, Task
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ class SimRuntime:
         """See `Runtime.later`."""
         self.kernel.at(self.process.host(self.now() + seconds) + 1e-9, self.process, function)
 
-    def spawn(self, make: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None], name: str) -> Spawned:
+    def spawn(self, make: Made, stop: Callable[[], None], name: str, never: Callable[[], None] = lambda: None) -> Spawned:
         """See `Runtime.spawn`."""
         spawned = Spawned(self, stop)
 
