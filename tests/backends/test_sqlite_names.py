@@ -203,6 +203,29 @@ def test_what_had_to_stay_open_is_closed_by_the_next_who_comes(path: Path, make:
     assert not presence._marked
 
 
+def test_what_had_to_stay_open_is_not_inherited(path: Path, make: Make, tmp_path: Path) -> None:
+    """A child that becomes a daemon closes every descriptor and opens files of its own. One of them would have the number."""
+    client = make()
+    client.claim("x", token())
+    gate = Gate(f"{path}-gate", None)
+    gate.enter(Budget(0))
+    client.store.rest(0.0)
+    gate.close()
+    ((number,),) = presence._spent.values()
+    child = os.fork()
+    if child == 0:
+        try:
+            file = os.open(tmp_path / "of the daemon", os.O_WRONLY | os.O_CREAT)
+            if file != number:
+                os.dup2(file, number)
+            client.extend("x", token())
+            os.write(number, b"still mine")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert (tmp_path / "of the daemon").read_bytes() == b"still mine"
+
+
 @pytest.mark.parametrize("ends", ["the parent's", "the child's"])
 def test_a_mark_is_the_parents_though_a_child_has_a_copy(ends: str, tmp_path: Path) -> None:
     file = tmp_path / "locks.db"
