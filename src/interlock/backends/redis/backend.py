@@ -132,7 +132,10 @@ class RedisBackend:
         return self._claimed(claim, reply, sent_at)
 
     async def _first_claim(self, claim: Claim, ballot: Ballot, proposal: int, within: float) -> Granted | Refused | Unmarked:
-        """A claim that looks, in the same request, whether this user may do all that is needed. One of many at once will do."""
+        """A claim that looks, in the same request, whether this user may do all that is needed. One of many at once will do, but
+        not one with a place, which has no room for that."""
+        if claim.place is not None or claim.token in self._places:
+            return await self._claim(claim, ballot, proposal, within)
         self._unchecked = False
         try:
             return await self._claim(claim, ballot, proposal, within, first=True)
@@ -147,7 +150,7 @@ class RedisBackend:
         keys, arguments = lock_keys(name), claiming(claim, proposal)
         if claim.place is not None or token in self._places:
             keys, arguments = line_keys(name), arguments + self._stand(claim)
-        elif first:
+        if first:
             arguments += (first_claim(name),)
         member = self._places.get(token, b"")
         undo = self._undo(name, (token, member))
