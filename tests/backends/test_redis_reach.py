@@ -273,6 +273,37 @@ def test_both_libraries_say_hello_in_our_way(library: int, guarded: Node, colour
     run_body(refused, guarded.url, colour)
 
 
+@pytest.mark.parametrize("raised", [KeyError("a secret"), OSError("a secret"), redis.RedisError("a secret")], ids=type)
+def test_a_provider_that_fails_is_a_store_that_cannot_be_had(raised: Exception, guarded: Node, colour: str) -> None:
+    """What it raises is nobody's business but as a cause: whoever releases or renews counts on errors of ours."""
+
+    class Provider(redis.CredentialProvider):
+        bad = False
+
+        def get_credentials(self) -> tuple[str, ...]:
+            if self.bad:
+                raise raised
+            return "default", "secret"
+
+        async def get_credentials_async(self) -> tuple[str, ...]:
+            return self.get_credentials()
+
+    provider = Provider()
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(store=CLIENTS[colour][0](port=guarded.port, credential_provider=provider))
+        lease = await client.lock("x", ttl=5).try_acquire()
+        provider.bad = True
+        guarded.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        with pytest.raises(interlock.Unavailable):
+            await lease.release()
+        with pytest.raises(interlock.Unavailable, match=f"the credential provider raised {type(raised).__name__}") as caught:
+            await client.inspect("y")
+        assert "a secret" not in str(caught.value)
+
+    run_body(body, guarded.url, colour)
+
+
 # --- several addresses ----------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...runtime.base import now
 from .dial import READ, Address, Attempts
-from .greeting import Greeting, credentials_of
+from .greeting import Greeting, NoCredentials, credentials_of
 
 
 async def dial(host: str, port: int, until: float) -> socket.socket:
@@ -71,7 +71,7 @@ class Bounded:
         await self.on_connect()
 
     async def on_connect(self) -> None:
-        """The greeting. Raises OSError, `greeting.Unwelcome`, `resp.ProtocolError`."""
+        """The greeting. Raises OSError, `greeting.Unwelcome`, `greeting.NoCredentials`, `resp.ProtocolError`."""
         if self._greeted is self._writer:  # a unix socket: redis-py asks twice
             return
         self._parser.on_connect(self)  # others may go on with its own ways: Sentinel, and functions of the user's
@@ -91,7 +91,10 @@ class Bounded:
         if not provider:
             return credentials_of(self)
         ask = getattr(provider, "get_credentials_async", None)
-        return await ask() if ask else provider.get_credentials()
+        try:
+            return await ask() if ask else provider.get_credentials()
+        except Exception as error:
+            raise NoCredentials(error) from error
 
 
 class Dialling:

@@ -132,8 +132,8 @@ class RedisBackend:
         return self._claimed(claim, reply, sent_at)
 
     async def _first_claim(self, claim: Claim, ballot: Ballot, proposal: int, within: float) -> Granted | Refused | Unmarked:
-        """A claim that looks, in the same request, whether this user may do all that is needed. One of many at once will do, but
-        not one with a place, which has no room for that."""
+        """A claim that looks, in the same request, whether this user may do all that is needed. One of many at once will do,
+        but not one with a place, which has no room for that."""
         if claim.place is not None or claim.token in self._places:
             return await self._claim(claim, ballot, proposal, within)
         self._unchecked = False

@@ -21,7 +21,7 @@ from typing import Any
 
 from ...runtime import forks
 from ...runtime.base import now
-from .greeting import Greeting, credentials_of
+from .greeting import Greeting, NoCredentials, credentials_of
 
 NEXT = 0.25  # seconds that an address has for itself, before the next one is tried as well
 READ = 16_384
@@ -143,10 +143,10 @@ class Bounded:
         self.on_connect()
 
     def on_connect(self) -> None:
-        """The greeting. Raises OSError, `greeting.Unwelcome`, `resp.ProtocolError`."""
+        """The greeting. Raises OSError, `greeting.Unwelcome`, `greeting.NoCredentials`, `resp.ProtocolError`."""
         self._parser.on_connect(self)  # others may go on with its own ways: Sentinel, and functions of the user's
-        provider, sock = self.credential_provider, self._sock
-        greeting = Greeting(self, provider.get_credentials() if provider else credentials_of(self))
+        sock = self._sock
+        greeting = Greeting(self, self._credentials())
         request: bytes | None = greeting.request()
         while request:
             sock.settimeout(left(self.until))
@@ -158,6 +158,13 @@ class Bounded:
                     raise ConnectionResetError("the peer closed the connection")
                 request = greeting.heard(data)
         sock.settimeout(left(self.until))  # for what others may still have to say
+
+    def _credentials(self) -> Any:
+        provider = self.credential_provider
+        try:
+            return provider.get_credentials() if provider else credentials_of(self)
+        except Exception as error:
+            raise NoCredentials(error) from error
 
 
 class Dialling:
