@@ -14,6 +14,7 @@ from errno import EAGAIN
 from importlib import import_module
 from typing import Any
 
+from ...runtime import forks
 from ...runtime.base import now
 from .dial import READ, Address, Attempts
 from .greeting import Greeting, NoCredentials, credentials_of
@@ -124,6 +125,9 @@ class Bounded:
         if self._greeted is self._writer:  # a unix socket: redis-py asks twice
             return
         self._parser.on_connect(self)  # others may go on with its own ways: Sentinel, and functions of the user's
+        sock = getattr(self._writer.get_extra_info("socket"), "_sock", None)  # asyncio's own; another loop has none to give
+        if sock is not None:  # a unix socket is known to nobody yet
+            forks.close_in_child(sock)
         greeting = Greeting(self, await self._credentials())
         request: bytes | None = greeting.request()
         while request:
