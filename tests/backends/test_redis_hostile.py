@@ -254,6 +254,38 @@ def test_a_subscription_ends_at_its_moment_though_there_is_more_to_hear() -> Non
     assert run(inbox.hear(now() + 0.1)) == []
 
 
+def test_what_nobody_hears_does_not_pile_up(valkey_node: Node, colour: str) -> None:
+    """Anybody may publish to an inbox, also while nobody waits."""
+    node = valkey_node
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        backend: Any = backend_of(client)
+        inbox, much = await backend.open_inbox(5.0), b"x" * 60_000
+        for _ in range(1000):
+            assert node.command("PUBLISH", inbox, much) == 1
+            await kit.sleep(0)
+            if _unsent(node) > 100_000:
+                break
+        else:
+            raise AssertionError("there was always room for more")
+        begin = now()
+        assert node.command("PUBLISH", inbox, b"x" * 30_000_000) == 1
+        assert node.command("PUBLISH", inbox, f"7\n3000\n{token_of(client)}\nn") == 1
+        heard = []
+        while not heard:
+            assert now() < begin + 10.0, "one that is large is passed over as fast as it comes"
+            heard = await backend.hear(now() + 2.0)
+        assert heard[0].fence == 7, "whoever hears again hears all of it"
+
+    run_body(body, node.url, colour)
+
+
+def _unsent(node: Node) -> int:
+    """Bytes that the server keeps for subscribers."""
+    return sum(int(part[5:]) for part in node.command("CLIENT", "LIST", "TYPE", "pubsub").split() if part.startswith(b"omem="))
+
+
 def test_a_value_of_somebody_else_may_be_as_large_as_it_likes(valkey_node: Node, colour: str) -> None:
     """A lock's key with a large string in it: that name cannot be had, and nobody else is disturbed."""
     node = valkey_node
