@@ -177,6 +177,20 @@ def test_names_that_cannot_be_looked_up_do_not_pile_up_threads(guarded: Node, mo
         assert blocking.CROWD < len(hellos) <= blocking.CROWD + 1
 
 
+def test_no_descriptor_left_for_connecting_is_unavailable(valkey_node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bell() -> None:
+        raise error
+
+    monkeypatch.setattr(blocking, "ThreadBell", bell)
+    with interlock.Client(valkey_node.url) as client:
+        error: OSError = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        with pytest.raises(interlock.Unavailable, match="Too many open files"):
+            client.inspect("x")
+        error = TimeoutError("a signal's handler")
+        with pytest.raises(TimeoutError, match="handler"):
+            client.inspect("x")
+
+
 def test_a_name_that_cannot_be_looked_up_takes_no_thread_of_the_loops(guarded: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are the program's, and few; and a loop that ends waits for them."""
     with slow_name(guarded, monkeypatch) as (url, slow):
