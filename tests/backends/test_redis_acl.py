@@ -356,6 +356,9 @@ def test_who_may_not_serve_any_more_releases_all_the_same_and_hears_of_it_next_t
         assert standing in node.command("ZRANGE", LINE, 0, -1), "who waits keeps its place, and asks again in its time"
         if "before everybody" in what:
             return  # nobody was to be served
+        assert isinstance(run(stage.other.claim(Claim("busy", token("y"), 5.0), WITHIN)), Granted)
+        waiting = Claim("busy", token("x"), 5.0, Place(900, stage.box, 3.0))  # it has no room to say so, and is not the next
+        assert isinstance(run(stage.line.claim(waiting, WITHIN)), Refused)
         with pytest.raises(
             Unavailable, match=re.escape("&interlock:*" if lacking == "resetchannels" else lacking.replace("-", "+"))
         ):

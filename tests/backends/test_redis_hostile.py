@@ -19,6 +19,7 @@ from interlock.backends.redis.inbox import Inbox
 from interlock.backends.redis.resp import ErrorReply
 from interlock.backends.redis.wire import Late, Wire
 from interlock.core.claim import Claim, Place, Renewal
+from interlock.core.quorum import Roll
 from interlock.runtime.base import now
 from interlock.runtime.blocking import BlockingRuntime, run
 from interlock.testing import Node
@@ -253,6 +254,38 @@ def test_a_subscription_ends_at_its_moment_though_there_is_more_to_hear() -> Non
     assert run(inbox.hear(now() + 0.1)) == []
 
 
+def test_what_nobody_hears_does_not_pile_up(valkey_node: Node, colour: str) -> None:
+    """Anybody may publish to an inbox, also while nobody waits."""
+    node = valkey_node
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        backend: Any = backend_of(client)
+        inbox, much = await backend.open_inbox(5.0), b"x" * 60_000
+        for _ in range(1000):
+            assert node.command("PUBLISH", inbox, much) == 1
+            await kit.sleep(0)
+            if _unsent(node) > 100_000:
+                break
+        else:
+            raise AssertionError("there was always room for more")
+        begin = now()
+        assert node.command("PUBLISH", inbox, b"x" * 30_000_000) == 1
+        assert node.command("PUBLISH", inbox, f"7\n3000\n{token_of(client)}\nn") == 1
+        heard = []
+        while not heard:
+            assert now() < begin + 10.0, "one that is large is passed over as fast as it comes"
+            heard = await backend.hear(now() + 2.0)
+        assert heard[0].fence == 7, "whoever hears again hears all of it"
+
+    run_body(body, node.url, colour)
+
+
+def _unsent(node: Node) -> int:
+    """Bytes that the server keeps for subscribers."""
+    return sum(int(part[5:]) for part in node.command("CLIENT", "LIST", "TYPE", "pubsub").split() if part.startswith(b"omem="))
+
+
 def test_a_value_of_somebody_else_may_be_as_large_as_it_likes(valkey_node: Node, colour: str) -> None:
     """A lock's key with a large string in it: that name cannot be had, and nobody else is disturbed."""
     node = valkey_node
@@ -332,6 +365,43 @@ def test_whatever_stands_under_our_keys_each_verb_answers_or_raises_an_error_of_
                 await verb()
         backend.drop(first)
         backend.drop(second)
+
+    run_body(body, valkey_node.url, colour)
+
+
+@pytest.mark.parametrize("quorum", [False, True], ids=["alone", "quorum"])
+@pytest.mark.parametrize("key", ["n", "interlock:{n}:fence", "interlock:{n}:line", "interlock:roll", "interlock:roll:long"])
+def test_the_error_names_the_key_that_was_spoilt(key: str, quorum: bool, valkey_node: Node, colour: str) -> None:
+    """Not the lock, if the lock is all right: its owner would be told to remove that."""
+    ours = key.startswith("interlock:roll")
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        backend: Any = backend_of(client)
+        said, claim = "", Claim("n", token_of(client), 20.0)
+        try:
+            await backend.claim(claim._replace(name="warm"), 5.0)
+            if quorum:
+                backend.elect(("a", "b", "c"))
+                roll = await backend.roll(5.0, mark=True)
+                assert await backend.enroll(Roll(("a", "b", "c")), roll.loss, 5.0)
+                await backend.vote(claim._replace(name="warm"), 0, 5.0)
+            valkey_node.command("DEL", key)
+            valkey_node.command("RPUSH", key, "x")
+            await (backend.vote(claim, 0, 5.0) if quorum else backend.claim(claim, 5.0))
+        except interlock.UsageError as error:
+            said = str(error)
+        if key == "interlock:{n}:line" or (ours and not quorum):
+            assert said == ""
+        else:
+            assert f"'{key}'" in said or (ours and f"{key}, " in said), said
+            assert valkey_node.command("EXISTS", "n") == (key == "n")
+        if key.endswith("fence"):
+            valkey_node.command("SET", "n", claim.token)
+            assert (await backend.inspect("n", 5.0)).held, "who holds it can be told"
+        if key == "interlock:roll":
+            with pytest.raises(interlock.UsageError, match=key):
+                await backend.roll(5.0)
 
     run_body(body, valkey_node.url, colour)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -19,7 +20,7 @@ import valkey
 import valkey.asyncio
 
 import interlock
-from interlock.backends.redis import blocking
+from interlock.backends.redis import aio_dial, blocking
 from interlock.backends.redis.dial import Attempts, dial
 from interlock.runtime.base import now
 from interlock.testing import FaultProxy, Node
@@ -176,6 +177,65 @@ def test_names_that_cannot_be_looked_up_do_not_pile_up_threads(guarded: Node, mo
         assert blocking.CROWD < len(hellos) <= blocking.CROWD + 1
 
 
+def test_no_descriptor_left_for_connecting_is_unavailable(valkey_node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bell() -> None:
+        raise error
+
+    monkeypatch.setattr(blocking, "ThreadBell", bell)
+    with interlock.Client(valkey_node.url) as client:
+        error: OSError = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        with pytest.raises(interlock.Unavailable, match="Too many open files"):
+            client.inspect("x")
+        error = TimeoutError("a signal's handler")
+        with pytest.raises(TimeoutError, match="handler"):
+            client.inspect("x")
+
+
+def test_a_name_that_cannot_be_looked_up_takes_no_thread_of_the_loops(guarded: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the program's, and few; and a loop that ends waits for them."""
+    with slow_name(guarded, monkeypatch) as (url, slow):
+
+        async def main() -> None:
+            client = interlock.AsyncClient(url, request_timeout=0.005)
+            slow()
+            for _ in range(20):
+                with pytest.raises(interlock.Unavailable) as caught:
+                    await client.inspect("x")
+                assert caught.value.cause == "timeout"
+            await client.close()
+            assert [thread.name for thread in threading.enumerate() if thread.name.startswith("asyncio_")] == []
+            assert [thread.name for thread in threading.enumerate()].count("interlock-look-up") == aio_dial.LOOK_UPS
+
+        asyncio.run(main())
+        threads = [thread for thread in threading.enumerate() if thread.name == "interlock-look-up"]
+        assert all(thread.daemon for thread in threads)
+    for thread in threads:
+        thread.join()
+    assert aio_dial._looking == {}, "nor does what ended with a loop stay on record"
+
+
+def test_a_name_that_does_not_exist_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, asked = socket.getaddrinfo, []
+
+    def look_up(host: Any, *args: Any, **options: Any) -> Any:
+        if host != HOST:
+            return ask(host, *args, **options)
+        asked.append(options)
+        raise socket.gaierror(socket.EAI_NONAME, "no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+    async def main() -> None:
+        async with interlock.AsyncClient(f"redis://{HOST}:1") as client:
+            for _ in range(2):
+                with pytest.raises(interlock.Unavailable, match="no such name"):
+                    await client.inspect("x")
+
+    asyncio.run(main())
+    assert len(asked) == 4, "each time, the address first"
+    assert aio_dial._looking == {}
+
+
 def test_many_threads_may_connect_at_once(valkey_node: Node) -> None:
     with FaultProxy(valkey_node.port) as proxy, interlock.Client(f"{proxy.url}/1", request_timeout=20) as client:
         proxy.delay(0.5)  # so that each takes its time to connect
@@ -271,6 +331,37 @@ def test_both_libraries_say_hello_in_our_way(library: int, guarded: Node, colour
         assert caught.value.cause == "auth"
 
     run_body(refused, guarded.url, colour)
+
+
+@pytest.mark.parametrize("raised", [KeyError("a secret"), OSError("a secret"), redis.RedisError("a secret")], ids=type)
+def test_a_provider_that_fails_is_a_store_that_cannot_be_had(raised: Exception, guarded: Node, colour: str) -> None:
+    """What it raises is nobody's business but as a cause: whoever releases or renews counts on errors of ours."""
+
+    class Provider(redis.CredentialProvider):
+        bad = False
+
+        def get_credentials(self) -> tuple[str, ...]:
+            if self.bad:
+                raise raised
+            return "default", "secret"
+
+        async def get_credentials_async(self) -> tuple[str, ...]:
+            return self.get_credentials()
+
+    provider = Provider()
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(store=CLIENTS[colour][0](port=guarded.port, credential_provider=provider))
+        lease = await client.lock("x", ttl=5).try_acquire()
+        provider.bad = True
+        guarded.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        with pytest.raises(interlock.Unavailable):
+            await lease.release()
+        with pytest.raises(interlock.Unavailable, match=f"the credential provider raised {type(raised).__name__}") as caught:
+            await client.inspect("y")
+        assert "a secret" not in str(caught.value)
+
+    run_body(body, guarded.url, colour)
 
 
 # --- several addresses ----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -201,6 +202,43 @@ def test_what_had_to_stay_open_is_closed_by_the_next_who_comes(path: Path, make:
     client.close()
     assert not presence._spent
     assert not presence._marked
+
+
+def test_what_had_to_stay_open_is_not_inherited(path: Path, make: Make, tmp_path: Path) -> None:
+    """A child that becomes a daemon closes every descriptor and opens files of its own. One of them would have the number."""
+    client = make()
+    client.claim("x", token())
+    gate = Gate(f"{path}-gate", None)
+    gate.enter(Budget(0))
+    client.store.rest(0.0)
+    gate.close()
+    ((number,),) = presence._spent.values()
+    child = os.fork()
+    if child == 0:
+        try:
+            file = os.open(tmp_path / "of the daemon", os.O_WRONLY | os.O_CREAT)
+            if file != number:
+                os.dup2(file, number)
+            client.extend("x", token())
+            os.write(number, b"still mine")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert (tmp_path / "of the daemon").read_bytes() == b"still mine"
+
+
+@pytest.mark.parametrize("ending", ["-shm", "-wal"])
+def test_who_finds_the_log_gone_under_others_is_refused(ending: str, path: Path, make: Make) -> None:
+    """A cleaner of temporary files may delete it. Who comes would make another one, and not see what they hold."""
+    one = make()
+    one.claim("x", token())
+    os.unlink(f"{path}{ending}")
+    code = "import sys, interlock; interlock.Client(sys.argv[1]).lock('y').try_acquire()"
+    done = subprocess.run([sys.executable, "-c", code, f"sqlite://{path}"], capture_output=True, text=True, check=False)
+    assert f"{path}{ending} was deleted under them" in done.stderr
+    assert isinstance(one.claim("y", token()), Granted), "nobody else has it"
+    one.close()
+    assert isinstance(make().claim("z", token()), Granted), "it is over with them"
 
 
 @pytest.mark.parametrize("ends", ["the parent's", "the child's"])

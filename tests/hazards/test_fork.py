@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -462,6 +463,54 @@ def test_a_daemon_keeps_its_files_and_the_parent_its_connections(
             finally:
                 parent.kill()
     assert said == ["dark", "asked", "child []", "light", "parent []"]
+
+
+CONNECTING = """
+import asyncio, os, sys, threading
+import interlock
+
+colour, url = sys.argv[1:]
+
+def fork():
+    if os.fork() == 0:
+        os.read(0, 1)  # it lives on
+    os._exit(0)
+
+async def tasks():
+    client = interlock.AsyncClient(url, request_timeout=60)
+    asking = asyncio.create_task(client.inspect("x"))
+    await asyncio.to_thread(os.read, 0, 1)
+    fork()
+
+if colour == "asyncio":
+    asyncio.run(tasks())
+client = interlock.Client(url, request_timeout=60)
+threading.Thread(target=client.inspect, args=("x",), daemon=True).start()
+os.read(0, 1)
+fork()
+"""
+
+
+@pytest.mark.parametrize("kind", ["tcp", "tls", "unix"])
+@pytest.mark.parametrize("colour", ["blocking", "asyncio"])
+def test_a_child_does_not_keep_a_connection_alive_that_was_being_made(colour: str, kind: str, tmp_path: Path) -> None:
+    """In the midst of a handshake: TLS moves the socket to another object, which nobody knows before it is done."""
+    with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET) as listener:
+        listener.bind(str(tmp_path / "socket") if kind == "unix" else ("127.0.0.1", 0))
+        listener.listen()
+        where = f"127.0.0.1:{listener.getsockname()[1]}/1" if kind != "unix" else ""
+        url = {"tcp": f"redis://{where}", "tls": f"rediss://{where}", "unix": f"unix://{tmp_path}/socket?db=1"}[kind]
+        program = [sys.executable, "-c", CONNECTING, colour, url]
+        with subprocess.Popen(program, stdin=subprocess.PIPE, bufsize=0) as parent:
+            assert parent.stdin is not None
+            connection, _ = listener.accept()
+            with connection:
+                connection.settimeout(20)
+                assert connection.recv(4096), "it says hello"
+                parent.stdin.write(b"x")
+                assert parent.wait(20) == 0
+                with suppress(ConnectionResetError):
+                    assert connection.recv(4096) == b"", "the parent has ended, so has its connection"
 
 
 AMID = """

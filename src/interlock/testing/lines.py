@@ -194,6 +194,25 @@ async def whoever_is_granted_leaves_the_line(kit: Kit) -> None:
 
 
 @case
+async def an_old_announcement_takes_nobody_out_of_line(kit: Kit) -> None:
+    """It may come after its grant is over, when the token stands in line once more. Who leaves then must be out of it."""
+    name, client, other = fresh("old-news"), kit.client(), kit.client()
+    line = line_of(client)
+    await met(client)
+    claim = Claim(name, token_of(client), 20.0, Place(1000, await line.open_inbox(WITHIN), 0.5))
+    holder = await take(other, name)
+    assert isinstance(await line.claim(claim, WITHIN), Refused)
+    await let_go(other, holder)
+    await kit.sleep(0.51)
+    another = await take(other, name)
+    assert isinstance(await line.claim(claim, WITHIN), Refused)
+    await told(client, claim)
+    assert await leave(client, claim) is False
+    await let_go(other, another)
+    await free_and_empty(other, name)
+
+
+@case
 async def a_name_whose_holder_vanished_goes_to_whoever_claims_it(kit: Kit) -> None:
     name, client = fresh("vanished"), kit.client()
     await line_of(client).open_inbox(WITHIN)

@@ -1,15 +1,25 @@
-"""How a task reaches a host: as `dial` does for threads. The time is bounded by whoever awaits it."""
+"""How a task reaches a host: as `dial` does for threads. The time is bounded by whoever awaits it.
+
+A look-up of a name cannot be ended. So it has a thread of its own, up to LOOK_UPS for a name: the loop's own pool is the
+program's, which would find it full, and is waited for when the loop ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import threading
+from contextlib import suppress
+from errno import EAGAIN
 from importlib import import_module
 from typing import Any
 
+from ...runtime import forks
 from ...runtime.base import now
 from .dial import READ, Address, Attempts
-from .greeting import Greeting, credentials_of
+from .greeting import Greeting, NoCredentials, credentials_of
+
+LOOK_UPS = 4
 
 
 async def dial(host: str, port: int, until: float) -> socket.socket:
@@ -31,7 +41,47 @@ async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> l
             socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV)
         )
     except socket.gaierror:
-        return list(await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        pass
+    where = loop, host, port
+    others = [one for one, its in list(_looking.items()) if its == where]
+    if len(others) < LOOK_UPS:  # those that hang say nothing about a new one
+        looking = loop.create_future()
+        _looking[looking] = where
+        thread = threading.Thread(target=_look_up, args=(looking, where), name="interlock-look-up", daemon=True)
+        try:
+            thread.start()
+        except BaseException as error:
+            _looking.pop(looking, None)
+            if isinstance(error, RuntimeError):  # no more threads, or the interpreter ends
+                raise OSError(EAGAIN, str(error)) from error
+            raise
+    else:
+        looking = others[-1]
+    return await asyncio.shield(looking)  # others may wait for it
+
+
+_Where = tuple[asyncio.AbstractEventLoop, str, int]
+_looking: dict[asyncio.Future[list[Address]], _Where] = {}  # threads take theirs out, each in one step
+
+
+def _look_up(looking: asyncio.Future[list[Address]], where: _Where) -> None:
+    """In a thread."""
+    loop, host, port = where
+    try:
+        outcome: list[Address] | Exception = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    except Exception as error:  # noqa: BLE001 - raised by whoever waits for it
+        outcome = error
+    _looking.pop(looking, None)  # here: the loop may have ended
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(_looked_up, looking, outcome)
+
+
+def _looked_up(looking: asyncio.Future[list[Address]], outcome: list[Address] | Exception) -> None:
+    if isinstance(outcome, Exception):
+        looking.set_exception(outcome)
+        looking.exception()  # nobody may be waiting any more, which is nothing to complain of
+    else:
+        looking.set_result(outcome)
 
 
 async def _writable(loop: asyncio.AbstractEventLoop, numbers: list[int], until: float) -> list[int]:
@@ -71,10 +121,13 @@ class Bounded:
         await self.on_connect()
 
     async def on_connect(self) -> None:
-        """The greeting. Raises OSError, `greeting.Unwelcome`, `resp.ProtocolError`."""
+        """The greeting. Raises OSError, `greeting.Unwelcome`, `greeting.NoCredentials`, `resp.ProtocolError`."""
         if self._greeted is self._writer:  # a unix socket: redis-py asks twice
             return
         self._parser.on_connect(self)  # others may go on with its own ways: Sentinel, and functions of the user's
+        sock = getattr(self._writer.get_extra_info("socket"), "_sock", None)  # asyncio's own; another loop has none to give
+        if sock is not None:  # a unix socket is known to nobody yet
+            forks.close_in_child(sock)
         greeting = Greeting(self, await self._credentials())
         request: bytes | None = greeting.request()
         while request:
@@ -91,7 +144,10 @@ class Bounded:
         if not provider:
             return credentials_of(self)
         ask = getattr(provider, "get_credentials_async", None)
-        return await ask() if ask else provider.get_credentials()
+        try:
+            return await ask() if ask else provider.get_credentials()
+        except Exception as error:
+            raise NoCredentials(error) from error
 
 
 class Dialling:

@@ -14,6 +14,7 @@ from ...runtime.aio import TaskBell
 from ...runtime.base import now
 from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
 
+UNHEARD = 1_048_576  # bytes that an ear takes in before somebody hears: what anybody may publish must not pile up here
 LATE: Final = object()
 BROKEN: Final = object()
 
@@ -192,6 +193,7 @@ class AsyncEar(Stream):
         super().__init__(connection)
         self._address = address
         self._heard: list[Reply] = []
+        self._unheard = 0  # bytes
         self._bell = TaskBell()
 
     async def say(self, request: bytes, until: float) -> None:
@@ -205,13 +207,24 @@ class AsyncEar(Stream):
         while not self._heard:
             if self.dead:
                 raise self._broken()
+            self._take_in()  # it may be one message, larger than that, which is passed over
             if not await self._bell.wait(until):
                 break
         heard, self._heard = self._heard, []
+        self._take_in()
         return heard
 
+    def _take_in(self) -> None:
+        """Somebody hears: there is room again."""
+        if self._unheard > UNHEARD and not self.dead:
+            self._transport.resume_reading()
+        self._unheard = 0
+
     def data_received(self, data: bytes) -> None:
-        """Keep it for whoever hears."""
+        """Keep it for whoever hears. If nobody does, the rest stays with the server, which hangs up at last."""
+        if self._unheard <= UNHEARD < self._unheard + len(data):
+            self._transport.pause_reading()
+        self._unheard += len(data)
         self._parser.feed(data)
         try:
             while (reply := self._parser.next()) is not INCOMPLETE:

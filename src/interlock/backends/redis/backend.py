@@ -92,8 +92,9 @@ class RedisBackend:
         self._unchecked = True  # nobody has looked yet whether this user may do all that is needed: see preflight.lua
         self._ballot = Ballot()  # once it is a node of a quorum there is something on it
         self._places: dict[str, bytes] = {}  # token → how it stands in line, from before that is sent until it is out
-        # Tokens that were told that they stand there, and when that was asked: what is announced to them was granted later.
-        self._waiting: dict[str, float] = {}
+        # Tokens that were told that they stand there, when that was asked, and the highest fence by then. What is announced to
+        # them with a higher one was granted later.
+        self._waiting: dict[str, tuple[float, int]] = {}
         self._mailbox = Mailbox(address, transport, runtime.now)
 
     async def claim(self, claim: Claim, within: float) -> Granted | Refused:
@@ -135,7 +136,10 @@ class RedisBackend:
         return self._claimed(claim, reply, sent_at)
 
     async def _first_claim(self, claim: Claim, ballot: Ballot, proposal: int, within: float) -> Granted | Refused | Unmarked:
-        """A claim that looks, in the same request, whether this user may do all that is needed. One of many at once will do."""
+        """A claim that looks, in the same request, whether this user may do all that is needed. One of many at once will do,
+        but not one with a place, which has no room for that."""
+        if claim.place is not None or claim.token in self._places:
+            return await self._claim(claim, ballot, proposal, within)
         self._unchecked = False
         try:
             return await self._claim(claim, ballot, proposal, within, first=True)
@@ -150,7 +154,7 @@ class RedisBackend:
         keys, arguments = lock_keys(name), claiming(claim, proposal)
         if claim.place is not None or token in self._places:
             keys, arguments = line_keys(name), arguments + self._stand(claim)
-        elif first:
+        if first:
             arguments += (first_claim(name),)
         member = self._places.get(token, b"")
         undo = self._undo(name, (token, member))
@@ -164,7 +168,7 @@ class RedisBackend:
     def _interrupted(self, token: str, error: BaseException, sent_at: float) -> None:
         """What a signal's handler raises may have kept us from noting that the token stands in line: its undo has to ask."""
         if token in self._places and self._struck(error):
-            self._waiting.setdefault(token, sent_at)
+            self._waiting.setdefault(token, (sent_at, 0))
 
     def _undo(self, name: str, *tokens: tuple[str, bytes]) -> Undo:
         """What takes back a request of these tokens, each with how it may stand in line."""
@@ -183,10 +187,10 @@ class RedisBackend:
             case [-1, _]:
                 return Unmarked()
             case [0 | 3, int(left), bytes(owner), int(micros), *some, bytes(fence), _] if len(some) < 2:
-                if claim.token in self._places:
-                    self._waiting[claim.token] = sent_at
-                alias = text(some[0][:ALIAS_DIGITS]) if some and isinstance(some[0], bytes) else ""
                 known = number(fence) or 0
+                if claim.token in self._places:
+                    self._waiting[claim.token] = sent_at, known
+                alias = text(some[0][:ALIAS_DIGITS]) if some and isinstance(some[0], bytes) else ""
                 return Refused(seconds(left), text(owner), (), micros / 1_000_000, alias, known)
         raise nonsense(self.address, reply)
 
@@ -262,9 +266,12 @@ class RedisBackend:
 
     async def hear(self, until: float) -> list[Announced]:
         """See `port.Line.hear`."""
-        announced = [one._replace(at=self._waiting.get(one.token, -inf)) for one in await self._mailbox.hear(until)]
-        if not self._ballot.roll:  # of a quorum's nodes they are hints: it may stand in line again, and its release must say so
-            for one in announced:
+        announced = []
+        for one in await self._mailbox.hear(until):
+            asked_at, known = self._waiting.get(one.token, (-inf, 0))
+            announced.append(one._replace(at=asked_at))
+            # An old one says nothing: it stands in line again. Those of a quorum's nodes are hints, and it may stand there.
+            if one.fence > known and not self._ballot.roll:
                 self._left(one.token)
         return announced
 
@@ -333,9 +340,10 @@ class RedisBackend:
         reply = await self._run(RETREAT, line_keys(name) + self._ballot.roll, arguments, name, (token,), within, undo)
         match reply:
             case [bytes(fence), _]:
+                known = number(fence) or 0
                 if member:
-                    self._waiting[token] = sent_at
-                return number(fence) or 0
+                    self._waiting[token] = sent_at, known
+                return known
         raise nonsense(self.address, reply)
 
     def _stand(self, claim: Claim) -> tuple[bytes, bytes, bytes]:

@@ -337,6 +337,10 @@ class BlockingTransport:
                 hellos.append(hello := Hello(self._connect, until, late))
         except RuntimeError:  # no more threads, or the interpreter ends
             return self._connect(until)
+        except OSError as error:  # no descriptor is left for its bell
+            if by_a_handler(error) or (ours := self._recipe.explain(error)) is None:
+                raise
+            raise ours from error
         if self._beside and now() - hellos[0].since <= MOMENT:  # else one was waited for: the node is slow, or does not answer
             hello.thread.join(MOMENT)
         try:

@@ -13,7 +13,8 @@ local token, mark = ARGV[1], ARGV[#ARGV]
 local line, roll_key, roll, holder, taken = nil, KEYS[3], nil, nil, nil
 if #ARGV > 7 and string.sub(ARGV[6], 1, 10) ~= 'interlock:' then line, roll_key = KEYS[3], KEYS[4] end
 if roll_key then
-  roll = redis.call('HMGET', roll_key, 'history', 'list', 'longest', 'high', 'seed')
+  roll = redis.pcall('HMGET', roll_key, 'history', 'list', 'longest', 'high', 'seed')
+  if roll.err then return refused(roll) or spoilt_roll() end
   if not roll[1] or roll[2] ~= ARGV[#ARGV - 1]
     or not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. roll[1], 1, true) then return {-1, mark} end
 end
@@ -30,10 +31,7 @@ end
 if not line and not spoilt then taken = redis.call('SET', KEYS[1], token, 'NX', 'PX', ARGV[2]) end
 if not taken then holder = redis.call('GET', KEYS[1]) end
 if not holder or holder == token then
-  if spoilt then
-    if type(stored) == 'table' then return stored end
-    return redis.error_reply('INTERLOCK the fence counter is not a number that can grow')
-  end
+  if spoilt then return redis.error_reply('INTERLOCK the fence counter is not a number that can grow') end
   if not taken then redis.call('SET', KEYS[1], token, 'PX', ARGV[2]) end
   local ttl, wrong = tonumber(ARGV[2]), nil
   local keep

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from ...core.shown import shown
 from ...errors import InterlockError, Unavailable, Unsupported, UsageError
 from ...runtime.base import now
-from .greeting import Unwelcome
+from .greeting import NoCredentials, Unwelcome
 from .resp import ProtocolError
 
 SHAPE = "Write redis://user:password@host:6379/0, with special characters of the password percent-encoded"
@@ -69,8 +69,10 @@ class Recipe:
     def explain(self, error: BaseException) -> InterlockError | None:
         """What a failure to connect means; None if the exception is not one."""
         errors, where = self._errors, self.address
-        if isinstance(error.__cause__, Unwelcome | ProtocolError):  # redis-py wraps what it does not know
+        if isinstance(error.__cause__, Unwelcome | ProtocolError | NoCredentials):  # redis-py wraps what it does not know
             error = error.__cause__
+        if isinstance(error, NoCredentials):
+            return Unavailable(f"no connection to {where}: {error}. Nothing was sent", backend=where, cause="error")
         if isinstance(error, errors.AuthenticationError | errors.AuthorizationError) or _stranger(error):
             return Unavailable(
                 f"{where} refuses the credentials ({_said(error)}). Fix the user or the password",

@@ -10,18 +10,19 @@ makes it (`blocking.Hello`), and not beyond the moment.
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import import_module
 from itertools import chain, zip_longest
 from math import ceil
-from os import strerror
 from typing import Any
 
 from ...runtime import forks
 from ...runtime.base import now
-from .greeting import Greeting, credentials_of
+from .greeting import Greeting, NoCredentials, credentials_of
 
 NEXT = 0.25  # seconds that an address has for itself, before the next one is tried as well
 READ = 16_384
@@ -56,7 +57,7 @@ class Attempts:
             tried = self.under_way.pop(number)
             if not (error := tried.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)):
                 return tried
-            self._failed(tried, OSError(error, strerror(error)))
+            self._failed(tried, OSError(error, os.strerror(error)))
         moment = now()
         if moment >= self._until:
             raise TimeoutError("no address answered in time")
@@ -125,10 +126,27 @@ def left(until: float) -> float:
     return seconds
 
 
+class Number:
+    """A socket by its number, while TLS is being put around it: the object that was known has lost it, and the new one is not
+    known before the handshake is over. In a forked child the number stays taken, since that object has it there."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._number = sock.fileno()
+        self._found = os.fstat(self._number)
+        forks.watch(self)
+
+    def disown(self) -> None:
+        """See `forks`. Nothing is done to another file of that number, or to none."""
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(self._number), self._found):
+                forks.sever(self._number)
+
+
 class Bounded:
     """Goes before redis-py's class: what it connects is known here, and greeted by us."""
 
     until: float
+    number: Number | None = None
     _sock: Any
     _parser: Any
     credential_provider: Any
@@ -136,6 +154,7 @@ class Bounded:
     def _connect(self) -> Any:
         sock = super()._connect()  # type: ignore[misc]  # redis-py's
         forks.close_in_child(sock)
+        self.number = None
         return sock
 
     def on_connect_check_health(self, check_health: bool = True) -> None:
@@ -143,10 +162,10 @@ class Bounded:
         self.on_connect()
 
     def on_connect(self) -> None:
-        """The greeting. Raises OSError, `greeting.Unwelcome`, `resp.ProtocolError`."""
+        """The greeting. Raises OSError, `greeting.Unwelcome`, `greeting.NoCredentials`, `resp.ProtocolError`."""
         self._parser.on_connect(self)  # others may go on with its own ways: Sentinel, and functions of the user's
-        provider, sock = self.credential_provider, self._sock
-        greeting = Greeting(self, provider.get_credentials() if provider else credentials_of(self))
+        sock = self._sock
+        greeting = Greeting(self, self._credentials())
         request: bytes | None = greeting.request()
         while request:
             sock.settimeout(left(self.until))
@@ -158,6 +177,13 @@ class Bounded:
                     raise ConnectionResetError("the peer closed the connection")
                 request = greeting.heard(data)
         sock.settimeout(left(self.until))  # for what others may still have to say
+
+    def _credentials(self) -> Any:
+        provider = self.credential_provider
+        try:
+            return provider.get_credentials() if provider else credentials_of(self)
+        except Exception as error:
+            raise NoCredentials(error) from error
 
 
 class Dialling:
@@ -175,6 +201,7 @@ class Dialling:
                 for option, value in (self.socket_keepalive_options or {}).items():
                     sock.setsockopt(socket.IPPROTO_TCP, option, value)
             sock.settimeout(left(self.until))
+            self.number = Number(sock)
         except BaseException:
             sock.close()
             raise

@@ -22,6 +22,13 @@ class Unwelcome(Exception):
         self.code = reply.code
 
 
+class NoCredentials(Exception):
+    """The user's credential provider raised something. It is the cause; what it says may be secret."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"the credential provider raised {type(error).__name__}")
+
+
 class Greeting:
     """What is said on a connection, and what its answers mean."""
 

@@ -20,5 +20,6 @@ end
 
 local holder = redis.call('GET', KEYS[1])
 if not holder then return {0, 0, '', '', count, queue, ARGV[2]} end
-local fence = string.sub(holder, 33, 33) == '~' and redis.call('GET', KEYS[2]) or ''
+local fence = string.sub(holder, 33, 33) == '~' and redis.pcall('GET', KEYS[2]) or ''
+if type(fence) == 'table' then fence = '' end -- somebody spoilt the counter
 return {1, redis.call('PTTL', KEYS[1]), facts(holder), fence, count, queue, ARGV[2]}

@@ -1,6 +1,10 @@
 -- Part of claim.lua, serve.lua and extend.lua on a quorum's node: keep its roll true. refused.lua stands before this. Both answer the
 -- server's error if there is one, and nothing else.
 
+local function spoilt_roll() -- somebody put something of another type under its keys
+  return redis.error_reply('INTERLOCK ROLL is no hash, or what stands beside it no sorted set')
+end
+
 -- A lease of at most ten seconds is covered by the longest of them. The names of longer ones are kept beside the roll, each with when it
 -- ends at the latest, so that a node that comes back without its memory need not wait for one that was released long ago. Each time two
 -- that are over are forgotten, and two others looked at, and forgotten if nobody holds them any more: so there are never many more than
@@ -10,7 +14,7 @@ local function index(roll_key, name, ttl)
   local wrong, long, twice = nil, roll_key .. ':long', string.format('%.0f', 2 * ttl)
   local function ask(...)
     local reply = not wrong and redis.pcall(...)
-    if type(reply) == 'table' and reply.err then wrong = reply end
+    if type(reply) == 'table' and reply.err then wrong = refused(reply) or spoilt_roll() end
     return reply
   end
   local clock, left = ask('TIME'), ask('PTTL', long)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.shown import shown
 from ...errors import InterlockError, Unavailable, Unsupported, UsageError
-from .packing import fence_key
+from .packing import LOSS_KEY, ROLL_KEY, fence_key
 from .resp import ErrorReply, Reply
 
 # What a user needs: keys, channels, and commands, those inside the scripts too. Only a quorum needs the last six.
@@ -19,7 +19,9 @@ def refusal(where: str, reply: ErrorReply, name: str) -> InterlockError:
     """The server has answered with an error, so it has done nothing. What that means to the caller."""
     text = shown(reply.text.partition(", with args beginning with")[0])  # the rest may hold a token
     if "WRONGTYPE" in text:  # Redis before 7 wraps the code of an error inside a script
-        return not_a_lock(where, name)
+        return not_a_lock(where, name) if name else spoilt_roll(where)
+    if text.startswith("INTERLOCK ROLL"):
+        return spoilt_roll(where)
     if text.startswith("INTERLOCK"):
         return UsageError(
             f"the fence counter of '{name}' at {where} was overwritten by somebody; nothing was written. Delete the key "
@@ -55,6 +57,15 @@ def not_a_lock(where: str, name: str) -> UsageError:
     return UsageError(
         f"the key '{name}' at {where} holds something that is not a lock (a list, a hash, …); nothing was written. "
         "Choose another name for the lock, or remove that key"
+    )
+
+
+def spoilt_roll(where: str) -> UsageError:
+    """Under one of the keys that make a server a node of a quorum is something else."""
+    keys = ", ".join(key.decode() for key in (ROLL_KEY, ROLL_KEY + b":long", LOSS_KEY))
+    return UsageError(
+        f"one of the keys {keys} at {where} was overwritten by somebody (its type is wrong); nothing was written. Delete all "
+        "of them: the node then waits until what it may have forgotten is over"
     )
 
 

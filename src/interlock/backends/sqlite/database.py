@@ -8,6 +8,7 @@ Invariants
 - The file has one name, and is used under it: whoever finds a second one, or that another process uses another, is refused.
 - A verb is done in the file that the path *as it was given* leads to: a link that leads elsewhere now is followed, by the next
   verb. So is a file that was deleted or replaced.
+- Log and shared memory are those of all who have the file open: who comes and finds one of them gone is refused.
 - *Adoption.* The first opener of a boot frees every lease (their times were read on a clock that is gone) and lifts the
   counter by JUMP, or to the wall clock if that is higher, with one fully synchronous commit. Ordinary commits are not
   synchronous, so a power cut may lose the last ones; it also ends the boot, and JUMP exceeds all fences of a boot. Nobody
@@ -27,6 +28,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
+from time import sleep
 from typing import Any
 
 from ...core import fence as fences
@@ -36,12 +38,13 @@ from . import faults
 from .gate import Budget, Gate, Shut
 from .place import quoted
 from .presence import File, Presence
-from .rights import GATE, follow
+from .rights import BESIDE, GATE, follow
 
 APPLICATION_ID = 0x696C636B
 VERSION = 3
 JUMP = 2**32
 CHECKPOINT_PAGES = 2000  # two megabytes of log: the two fsyncs of a checkpoint come once in about 700 grants
+LOOKS, LOOK = 20, 0.005  # how often, and after how many seconds, it is looked whether somebody has closed the file by now
 STEPS = ("schema.sql", "line.sql", "roll.sql")  # each makes the version of its number out of the one before
 
 Execute = Callable[..., sqlite3.Cursor]
@@ -130,6 +133,8 @@ class Database:
         self._presence = Presence(self._path)
         if not self._presence.mark():
             raise faults.open_elsewhere(address)
+        if lost := self._split():
+            raise faults.split(address, lost)
         patience = max(budget.left(), 0.0)  # for somebody who ignores the gate
         connection = sqlite3.connect(self._path, timeout=patience, isolation_level=None, check_same_thread=False)
         self._connection = connection
@@ -147,6 +152,17 @@ class Database:
         self.boot = boot
         self.execute = connection.cursor().execute  # one cursor for all: a new one per statement costs a microsecond
         self.connected = True
+
+    def _split(self) -> str:
+        """Which of the files beside it was deleted though others have the database open: we would not see what they write, nor
+        they what we do. "" if none was. Inside the gate they are there, or somebody is about to have closed it outside.
+        """
+        for _ in range(LOOKS):
+            lost = [self._path + ending for ending in BESIDE if not os.path.exists(self._path + ending)]
+            if not lost or self._presence is None or self._presence.alone():
+                return ""
+            sleep(LOOK)
+        return lost[0]
 
     def close(self, budget: Budget) -> None:
         """Close the file inside the gate, or without it when that cannot be had in time. Does nothing after a fork."""

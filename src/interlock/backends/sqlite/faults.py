@@ -110,6 +110,15 @@ def open_elsewhere(address: str) -> UsageError:
     )
 
 
+def split(address: str, lost: str) -> UsageError:
+    """A file beside the database is gone, and others go on without noticing."""
+    return UsageError(
+        f"{address} is open in other processes, and {lost} was deleted under them: what they are granted could not be seen "
+        "from here. Nothing was written. End the programs that use it ('fuser' on the file names them), and keep the file away "
+        "from cleaners of temporary files"
+    )
+
+
 def another_boot(address: str) -> UsageError:
     """The file is of another boot, as its id goes, and somebody has it open."""
     return UsageError(

@@ -14,6 +14,7 @@ Invariants
 - *When a process closes any descriptor of a file, the kernel drops its other locks on that file, those of SQLite too.* So a
   descriptor of ours is closed only while this process has no connection to that file. Connections are opened inside the gate,
   so inside the gate that is known. Until somebody comes by there, it lies in `_spent`, without its mark.
+- A forked child closes its copies at once, those in `_spent` too: later their numbers may mean files of its own.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import fcntl
 import os
 from struct import Struct
 from zlib import crc32
+
+from ...runtime import forks
 
 FIRST = 2**61  # of the bytes that marks are on
 BYTES = 2**60
@@ -114,6 +117,19 @@ def _close_spent(file: File) -> None:
     """Call it inside the gate, without a connection."""
     for descriptor in _spent.pop(file, ()):
         os.close(descriptor)
+
+
+class _Heirloom:
+    """What is to be closed, and is known to no `Presence` any more."""
+
+    def disown(self) -> None:
+        """See `forks`. A child has no locks of its own yet that it could drop."""
+        for file in list(_spent):
+            _close_spent(file)
+
+
+_heirloom = _Heirloom()  # it is watched as long as somebody has it
+forks.watch(_heirloom)
 
 
 def _take(descriptors: dict[File, list[int]], file: File, descriptor: int) -> None:
