@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ...api.client import Lease
+from ...core.lease import drift, margin
 from ...runtime.base import World, now
 from .. import exits
 from . import tree
@@ -22,7 +23,7 @@ from .short import Short, short_of
 from .signals import Signals
 from .terminal import Terminal
 
-_SLOWEST_BEAT = 5.0
+_SLOWEST_BEAT, _FASTEST_BEAT = 5.0, 0.005
 _KILLING = 0.02  # between two rounds, while the warden does not say that it is done
 _SAME = 0.001  # two deadlines that differ by less
 _KEYS = (signal.SIGINT, signal.SIGQUIT)
@@ -43,6 +44,13 @@ class Ending(NamedTuple):
     def final(self) -> bool:
         """Whether nothing can be started again."""
         return self.warden_gone or not self.sure
+
+
+def beat(ttl: float, grace: float) -> float:
+    """How often to look whether the lease was renewed. That is done when a third of what is usable is over, and the warden must
+    hear of it before it would send SIGTERM: half of the time in between is for the store's answer, half for us."""
+    usable = ttl - drift(ttl)
+    return min(max((usable * 2 / 3 - margin(ttl) - grace) / 2, _FASTEST_BEAT), _SLOWEST_BEAT)
 
 
 class Watch:
@@ -66,12 +74,11 @@ class Watch:
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
         poll.register(channel, select.POLLIN)
-        # Often enough for the warden to hear of a renewal (at a third of the ttl) long before it would send SIGTERM.
-        beat = min((self._options.ttl - self._options.grace) / 4, _SLOWEST_BEAT)
+        pace = beat(self._options.ttl, self._options.grace)
         said = self._deadline()
         channel.send("start", self._variables(), said)
         while not channel.over and now() < self._give_up:
-            pause = _KILLING if self._kills else beat if self._lost else min(beat, self._lease.remaining())
+            pause = _KILLING if self._kills else pace if self._lost else min(pace, self._lease.remaining())
             poll.poll(math.ceil(pause * 1000))
             for number in self._signals.answer():
                 self._forward(number)
