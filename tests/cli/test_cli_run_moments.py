@@ -2,10 +2,50 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+import interlock
 from interlock.cli.run.watch import beat
 from interlock.core.lease import drift, margin
+
+from .cli_support import environment
+from .run_support import PATIENCE, Background, changed, state, until
+
+# The runner stops, or is stopped, as soon as it has the lock.
+STOPS = changed(
+    "import os, signal; from interlock.cli.run.signals import Signals; real = Signals.hand_on\n"
+    "Signals.hand_on = lambda self: (real(self), os.kill(os.getpid(), signal.SIGSTOP))"
+)
+
+# A warden that stands still while messages arrive; says what it makes of them. Arguments: the moments, as seconds from now.
+STANDS_STILL = """
+import os, select, signal, sys
+from interlock.cli.run import link
+from interlock.cli.run.orders import Orders
+from interlock.cli.run.signals import Signals
+from interlock.runtime.base import now
+warden = link.fork(Orders("job", "/bin/sh", ["sh", "-c", "exit 3"], 0.1, 0.1, "kill", True))
+with Signals() as signals:
+    warden.await_ready(signals)
+    os.kill(warden.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, warden.pid, os.WSTOPPED)
+    start, *later = [now() + float(word) for word in sys.argv[1:]]
+    warden.channel.send("start", {}, start)
+    for moment in later:
+        warden.channel.send("deadline", moment)
+    os.kill(warden.pid, signal.SIGCONT)
+    heard = []
+    while not {"late", "ended"} & set(heard):
+        select.select([warden.channel], [], [])
+        heard += [verb for verb, *_ in warden.channel.receive()]
+warden.close()
+print(*heard)
+"""
 
 # --- between a renewal and the warden -------------------------------------------------------------------------------------
 
@@ -19,3 +59,38 @@ def test_the_warden_hears_of_a_renewal_before_it_would_send_sigterm(ttl: float, 
     time_to_answer = told - renewed - beat(ttl, grace)
     assert time_to_answer >= 0.04 * ttl
     assert 0.005 <= beat(ttl, grace) <= 5.0
+
+
+# --- between the grant and the command ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_lost", ["term", "kill", "warn"])
+def test_a_runner_that_was_stopped_before_its_command_began_does_not_start_it(tmp_path: Path, on_lost: str) -> None:
+    """Somebody else has the lock by then."""
+    url, ran = f"sqlite:///{tmp_path}/locks.db", tmp_path / "ran"
+    options = ("--ttl", "500ms", "--on-lost", on_lost, "--url", url)
+    with Background("job", *options, "--", "touch", str(ran), program=STOPS) as job:
+        until(lambda: state(job.pid) == "T", "it to stop")
+        with interlock.Client(url) as client, client.lock("job", timeout=PATIENCE):
+            job.send(signal.SIGCONT)
+            code, _, err = job.end()
+    assert code == 79
+    assert err == "interlock: lost job (paused) before the command was started\n"
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("moments", "heard"),
+    [
+        (["-1"], "late"),
+        (["0.05"], "late"),  # less than the margin
+        (["60"], "started ended"),
+        (["-1", "30", "60"], "started ended"),
+        (["60", "-1"], "late"),
+    ],
+)
+def test_a_warden_that_stood_still_starts_what_has_the_lock_and_nothing_else(moments: list[str], heard: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STANDS_STILL, *moments], env=environment(), capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (done.stdout, done.stderr) == (f"{heard}\n", "")

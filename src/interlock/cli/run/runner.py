@@ -135,7 +135,9 @@ class Runner:
             return exits.LOST
         if ending.stopped or lease.lost:
             self._give_back(lease)  # if it was stopped early enough, the next one need not wait
-            if self._options.on_lost != "warn":
+            if not ending.ran:
+                self._say(f"lost {name} ({cause}) before the command was started")
+            elif self._options.on_lost != "warn":
                 self._say(f"lost {name} ({cause}); the command was stopped")
             return exits.LOST
         rest = not_before - now()

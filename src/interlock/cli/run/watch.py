@@ -46,6 +46,9 @@ class Ending(NamedTuple):
         return self.warden_gone or not self.sure
 
 
+_NEVER_STARTED = Ending(exits.LOST, ran=False, stopped=True)
+
+
 def beat(ttl: float, grace: float) -> float:
     """How often to look whether the lease was renewed. That is done when a third of what is usable is over, and the warden must
     hear of it before it would send SIGTERM: half of the time in between is for the store's answer, half for us."""
@@ -69,13 +72,15 @@ class Watch:
         self.handed_on: set[int] = set()  # the signals
 
     def run(self) -> Ending:
-        """Have the command run to its end."""
+        """Have the command run to its end. It is not started if the lock was lost meanwhile: we may have been stopped."""
         channel = self._warden.channel
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
         poll.register(channel, select.POLLIN)
         pace = beat(self._options.ttl, self._options.grace)
         said = self._deadline()
+        if self._lease.lost:
+            return _NEVER_STARTED
         channel.send("start", self._variables(), said)
         while not channel.over and now() < self._give_up:
             pause = _KILLING if self._kills else pace if self._lost else min(pace, self._lease.remaining())
@@ -130,6 +135,8 @@ class Watch:
                 self._stopped(number)
             case ["told"]:
                 self._say(f"{self._lease.name} is about to be lost ({self.cause()}); the command was sent SIGTERM")
+            case ["late"]:
+                return _NEVER_STARTED
             case ["short", number]:
                 self._say(str(Short(short_of(number) or os.strerror(number))))
                 return Ending(exits.SHORT, ran=False)
