@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -178,6 +180,25 @@ def test_no_descriptors(url: str) -> None:
         assert free(url)
     assert codes[0] == 71
     assert codes[-1] == 5
+
+
+@pytest.mark.timeout(180)
+def test_the_warden_is_killed_and_the_runner_has_no_descriptors(tmp_path: Path) -> None:
+    """To look at /proc. However few it was started with: nothing of the command is left when it ends."""
+    url, codes = f"sqlite:///{tmp_path}/locks.db", []
+    for limit in range(12, 21):
+        files = tmp_path / f"{limit}-command.stamps", tmp_path / f"{limit}-grandchild.stamps"
+        limited = ("/bin/sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *COMMAND)
+        command = (PYTHON, "-c", STUBBORN, *map(str, files))
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        with Background("job", *HOUR, "--url", url, "--", *command, program=limited, **streams) as job:
+            until(lambda job=job, files=files: not job.running() or all(written(path)() for path in files), "both to write")
+            if job.running():
+                os.kill(job.warden, signal.SIGKILL)
+            codes.append(job.end()[0])
+        assert codes[-1] in (69, 71) or not any(alive(stamps(path)[0]) for path in files), f"with {limit}"
+        assert free(url)
+    assert codes[-1] == 137
 
 
 @pytest.mark.parametrize("at", [1, 2])

@@ -1,4 +1,4 @@
-"""`interlock run`: when something comes at a bad moment. Between the grant and the command; between a renewal and the warden."""
+"""`interlock run`: what comes at a bad moment, between the grant and the command or between a renewal and the warden."""
 
 from __future__ import annotations
 

@@ -34,7 +34,11 @@ class Link:
         self._closed = False
 
     def await_ready(self, signals: Signals) -> None:
-        """Wait until it is. Raises Short, or Interrupted when a signal comes."""
+        """Wait until it is, and get ready for its death ourselves. Raises Short, or Interrupted when a signal comes."""
+        try:
+            tree.keep_descriptors()
+        except OSError as error:
+            raise Short(short_of(error) or str(error)) from None
         signals.rest(_BIRTH, self.channel.fileno())
         for verb, *rest in self.channel.receive():
             if verb == "ready":
@@ -66,6 +70,7 @@ class Link:
 def fork(orders: Orders) -> Link:
     """Start the warden. To be called before this process has a thread or a client. Raises Short."""
     ends: list[socket.socket] = []
+    tree.spare_strangers()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # until each side has its own handlers
     try:
         ends += socket.socketpair()

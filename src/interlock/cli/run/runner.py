@@ -16,8 +16,10 @@ from ...core.shown import shown
 from ...errors import AcquireTimeout, InterlockError, LeaseLost, Unavailable, UsageError
 from ...runtime.base import now
 from .. import exits
+from . import tree
 from .link import Link
 from .options import Options
+from .orders import DYING
 from .signals import Interrupted, Signals
 from .watch import Ending, Watch
 
@@ -59,8 +61,7 @@ class Runner:
                 try:
                     ending = watch.run()
                 except BaseException:
-                    if self._warden.close():  # the command is dead, with all that it has started
-                        self._give_back(lease)
+                    self._break_off(lease)
                     raise
                 code = self._settle(lease, ending, watch.cause(), began + self._options.at_least)
                 told_to_end = _ENOUGH & {*watch.handed_on, *self._signals.answer()}
@@ -119,6 +120,13 @@ class Runner:
         """Something else has gone wrong and will be told; if this does as well, the lock ends by itself."""
         with suppress(InterlockError):
             lease.release()
+
+    def _break_off(self, lease: Lease) -> None:
+        """We cannot go on. The warden ends the command, or we do; then the lock can be given back."""
+        if self._warden.close() or (self._options.on_lost != "warn" and tree.kill(0, {}, DYING)):
+            self._give_back(lease)
+        else:
+            self._say(f"{lease.name} is not given back, because something of the command may still run. It ends by itself")
 
     def _busy(self, refused: AcquireTimeout) -> int:
         if not self._options.silent_if_busy:

@@ -79,7 +79,7 @@ class Watch:
         poll.register(channel, select.POLLIN)
         pace = beat(self._options.ttl, self._options.grace)
         said = self._deadline()
-        if self._lease.lost:
+        if not self._lease.remaining():  # it is lost
             return _NEVER_STARTED
         channel.send("start", self._variables(), said)
         while not channel.over and now() < self._give_up:
@@ -172,7 +172,7 @@ class Watch:
                 self._say(f"lost {self._lease.name} ({self.cause()}); the command goes on (--on-lost warn)")
             return
         self._kills = True
-        tree.tell(self._group, signal.SIGKILL, spare=self._warden.pid)
+        tree.tell(self._group, signal.SIGKILL, root=self._warden.pid)
         if first:
             self._give_up = now() + DYING + 1.0
 
