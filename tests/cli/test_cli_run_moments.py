@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from interlock.cli.run.watch import beat
 from interlock.core.lease import drift, margin
 
 from .cli_support import environment
-from .run_support import PATIENCE, Background, changed, state, until
+from .run_support import PATIENCE, Background, changed, state, until, written
 
 # The runner stops, or is stopped, as soon as it has the lock.
 STOPS = changed(
@@ -94,3 +95,27 @@ def test_a_warden_that_stood_still_starts_what_has_the_lock_and_nothing_else(mom
         [sys.executable, "-c", STANDS_STILL, *moments], env=environment(), capture_output=True, text=True, timeout=PATIENCE
     )
     assert (done.stdout, done.stderr) == (f"{heard}\n", "")
+
+
+# --- between the end of the command and its warden ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before the start", "before the end"])
+def test_a_warden_that_stands_still_does_not_keep_the_lock_for_nobody(url: str, tmp_path: Path, when: str) -> None:
+    ready, over = tmp_path / "ready", tmp_path / "over"
+    script = f"echo $$ > {ready}; while [ ! -e {over} ]; do sleep 0.05; done; exit 3"
+    options = ("--ttl", "1s", "--url", url)
+    with (
+        interlock.Client(url) as client,
+        client.lock("job") as holder,
+        Background("job", *options, "--", "sh", "-c", script) as job,
+    ):
+        until(lambda: client.inspect("job").waiters == 1, "it to stand in line")
+        if when == "before the start":
+            os.kill(job.warden, signal.SIGSTOP)
+        holder.release()
+        until(written(ready), "the command to run")
+        if when == "before the end":
+            os.kill(job.warden, signal.SIGSTOP)
+        over.touch()
+        assert job.end()[0] == 3

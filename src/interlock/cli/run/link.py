@@ -46,6 +46,13 @@ class Link:
             raise Short(short_of(rest[0]) or os.strerror(rest[0]))
         raise Short("time, or somebody killed the process that was to watch the command")
 
+    def wake(self) -> None:
+        """If somebody has stopped it, and nothing of the command runs, continue it: nobody else can tell that it has ended, and
+        the lock would be renewed for nobody."""
+        with suppress(ChildProcessError, ProcessLookupError):
+            if os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) and not tree.below(self.pid):
+                os.kill(self.pid, signal.SIGCONT)
+
     def close(self) -> bool:
         """Have it end: if the command still runs, it ends that first. Whether it has, and nothing is left below us.
 

@@ -137,9 +137,9 @@ def is_child(pid: int) -> bool:
     return True
 
 
-def below() -> list[int]:
-    """Everything that lives below this process, as far as it can be seen."""
-    return [seen.pid for seen in descendants() if seen.alive]
+def below(root: int = 0) -> list[int]:
+    """Everything that lives below `root`, or this process, as far as it can be seen."""
+    return [seen.pid for seen in descendants(root) if seen.alive]
 
 
 def descendants(root: int = 0) -> list[Seen]:

@@ -92,6 +92,7 @@ class Watch:
                 channel.send("deadline", moment, replaces=True)
                 said = moment
             channel.flush()
+            self._warden.wake()
             for report in channel.receive():
                 if ending := self._heard(report):
                     return ending
