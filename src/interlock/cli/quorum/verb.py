@@ -24,7 +24,7 @@ from ...runtime.blocking import run as step
 from .. import exits
 from ..durations import duration
 from ..exits import complain
-from .words import Teller, as_json, as_text, doing, say, shown, told
+from .words import Teller, as_json, as_text, doing, say, told
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TO_VARIABLE = "INTERLOCK_TO"
@@ -49,9 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
                 return _show(arguments, within)
             return _change(arguments, old, new, timeout, within)
         except Unavailable as error:
-            return complain(shown(str(error)), exits.UNAVAILABLE)
+            return complain(str(error), exits.UNAVAILABLE)
         except InterlockError as error:
-            return complain(shown(str(error)), exits.CONFIG)
+            return complain(str(error), exits.CONFIG)
 
 
 def _urls(given: str | None, option: str) -> list[str]:
@@ -119,7 +119,7 @@ def _change(arguments: argparse.Namespace, old: list[str], new: list[str], timeo
             return complain(f"locks were still held after {timeout:g} s", exits.BUSY)
         if outcome.why == "stopped":
             return 128 + caught[0]
-        return complain(shown(outcome.why), exits.CONFIG)
+        return complain(outcome.why, exits.CONFIG)
 
 
 @contextmanager

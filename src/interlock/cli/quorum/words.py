@@ -12,6 +12,7 @@ from contextlib import suppress
 from ...backends.port import Standing
 from ...backends.quorum_change import Held, Outcome, Progress
 from ...core import change
+from ...core.shown import shown
 
 AGAIN = 5.0  # seconds after which it is said again that there is something to wait for
 
@@ -25,11 +26,6 @@ DOING = {
     change.DONE: "nothing: the list is changed",
     change.GIVEN_UP: "nothing: the old list is open",
 }
-
-
-def shown(text: str) -> str:
-    """What a node said must not steer the terminal. Lines stay. (To be replaced by `core.shown`, once that is there.)"""
-    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
 def state_of(standing: Standing) -> str:
@@ -55,9 +51,9 @@ def as_text(said: Sequence[tuple[str, Standing | BaseException]]) -> str:
         state, roll = state_of(answer), answer.roll
         lines.append(f"{address:<{width}}  {state}")
         if roll is not None:
-            lines.append(f"  nodes  {shown(', '.join(roll.nodes))}")
+            lines.append(f"  nodes  {', '.join(map(shown, roll.nodes))}")
             if state == "leaving":
-                lines.append(f"  to     {shown(', '.join(roll.to))}")
+                lines.append(f"  to     {', '.join(map(shown, roll.to))}")
             lines.append(f"  fence  {roll.high}")
             lines.append(f"  held   {f'for {answer.held:.1f} s at most' if answer.held else 'no lock'}{_renewed(answer)}")
     return "\n".join(lines)
