@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -137,8 +138,7 @@ def test_signals_while_it_leaves_the_line_change_nothing(valkey_node: Node, faul
 
 def test_a_signal_raises_once_and_inside_the_library_only() -> None:
     """Seen from the handler: who runs when it comes decides, and what it did to the last one."""
-    library = cast(FrameType, SimpleNamespace(f_globals={"__name__": "interlock.flow.wait"}))
-    our_own = cast(FrameType, SimpleNamespace(f_globals={"__name__": "interlock.cli.run.runner"}))
+    library, our_own = frame("interlock.flow.wait"), frame("interlock.cli.run.runner")
     with Signals() as signals:
         signals._interrupt(signal.SIGTERM, our_own)
         assert signals.came == signal.SIGTERM
@@ -149,6 +149,26 @@ def test_a_signal_raises_once_and_inside_the_library_only() -> None:
         assert signals.came == signal.SIGTERM, "the first one counts"
         with pytest.raises(Interrupted):
             signals.hand_on()
+
+
+@pytest.mark.parametrize("where", ["interlock.runtime.blocking __del__", "weakref remove", "threading wait"])
+def test_a_signal_that_would_be_swallowed_raises_a_moment_later(where: str) -> None:
+    """A finaliser ignores it, and the waiter would go on waiting; a lock of `threading` makes a RuntimeError of it."""
+    library = frame("interlock.flow.wait")
+    with Signals() as signals:
+        signals._interrupt(signal.SIGTERM, frame(*where.split(), library))
+        assert signals.came == signal.SIGTERM
+        with pytest.raises(Interrupted):
+            wait_like_the_library()
+
+
+def frame(module: str, function: str = "wait", back: FrameType | None = None) -> FrameType:
+    code = SimpleNamespace(co_name=function)
+    return cast(FrameType, SimpleNamespace(f_globals={"__name__": module}, f_code=code, f_back=back))
+
+
+def wait_like_the_library() -> None:
+    select.poll().poll(PATIENCE * 1000)
 
 
 def bombard(job: Background, pause: float) -> None:
