@@ -89,9 +89,8 @@ class Signals(Bell):
 
     def __enter__(self) -> Self:
         """The first life."""
-        self._before = {
-            number: signal.getsignal(number) for number in (*HANDED_ON, signal.SIGALRM, signal.SIGTSTP, signal.SIGTTOU)
-        }
+        touched = (*HANDED_ON, signal.SIGALRM, signal.SIGTSTP, signal.SIGTTOU)
+        self._before = {number: signal.getsignal(number) for number in touched}
         self.end_us()
         return self
 
@@ -105,7 +104,7 @@ class Signals(Bell):
     def end_us(self) -> None:
         """They end whatever the main thread waits for, and have it clean up."""
         self.came = 0
-        signal.signal(signal.SIGALRM, lambda _, frame: self._interrupt(self.came, frame))
+        signal.signal(signal.SIGALRM, lambda number, frame: self._interrupt(self.came or number, frame))
         handle(ENDING, self._interrupt)
         self.came = self.came or next((number for number in self.answer() if number in ENDING), 0)  # while there was no handler
         handle((signal.SIGTSTP,), signal.SIG_DFL)
@@ -116,8 +115,9 @@ class Signals(Bell):
         Raises Interrupted, if one came before that.
         """
         signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._before[signal.SIGALRM])
         self.answer()
-        handle((*HANDED_ON, signal.SIGALRM, signal.SIGTSTP), nothing)
+        handle((*HANDED_ON, signal.SIGTSTP), nothing)
         handle((signal.SIGTTOU,), signal.SIG_IGN)
         if self.came:
             raise Interrupted(self.came)
