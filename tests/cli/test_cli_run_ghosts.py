@@ -84,9 +84,27 @@ def test_an_extension_that_goes_wrong_after_a_wait_leaves_nothing(
         proxy.wait_for(lambda proxy: proxy.dropped == 1, PATIENCE)
         if how == "SIGTERM":
             job.send(signal.SIGTERM)
-        code, out, _ = job.end()
+        code, out, err = job.end()
     assert (code, out) == (143 if how == "SIGTERM" else 69, "")
+    assert err.endswith("job is held; it was given back\n") or how == "SIGTERM"
     assert free(valkey_node.url)
+
+
+def test_an_extension_that_goes_wrong_and_a_store_that_is_gone_are_told(
+    valkey_node: Node, fault_proxy: Callable[[Node], FaultProxy]
+) -> None:
+    """It said that the lock is held for another second, and the store had it for an hour."""
+    proxy = fault_proxy(valkey_node)
+    with Holder(valkey_node.url, "job"):
+        job = Background("job", *HOUR, "--url", proxy.url, "--", "echo", "ran")
+        until(lambda: asleep_in_line(valkey_node.url), "it to stand in line")
+        proxy.drop_reply_to(EXTEND.by_text)
+    with job:
+        proxy.wait_for(lambda proxy: proxy.dropped == 1, PATIENCE)
+        proxy.blackhole()
+        code, out, err = job.end()
+    assert (code, out) == (69, "")
+    assert err.endswith("job is held; it may stay locked for up to 3600 s\n")
 
 
 def test_a_signal_right_after_the_extension_leaves_nothing(url: str) -> None:

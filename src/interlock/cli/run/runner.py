@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 
 from ...api.client import Client, Lease
 from ...core import checks
@@ -101,8 +100,11 @@ class Runner:
                 try:
                     if lease.ttl < self._options.ttl:  # after a wait the first grant is a short one: too short for a grace
                         lease.extend()
-                except BaseException:  # the answer is lost, a signal: the store may have it for the whole ttl
-                    self._give_back(lease)
+                except Unavailable as error:  # the answer is lost: the store may have it for the whole ttl
+                    words = f"{error.backend} did not confirm for how long {lease.name} is held; {self._part_with(lease)}"
+                    raise Unavailable(words, backend=error.backend, cause=error.cause) from error
+                except BaseException:  # a signal: likewise
+                    self._part_with(lease)
                     raise
                 return lease
             except LeaseLost:
@@ -116,10 +118,19 @@ class Runner:
             self._signals.rest(pause)
             pause = min(pause * 2, longest)
 
-    def _give_back(self, lease: Lease) -> None:
-        """Something else has gone wrong and will be told; if this does as well, the lock ends by itself."""
-        with suppress(InterlockError):
+    def _part_with(self, lease: Lease) -> str:
+        """Give back what was granted and is not kept. What has become of it."""
+        if self._give_back(lease):
+            return "it was given back"
+        return f"it may stay locked for up to {self._options.ttl:g} s"
+
+    def _give_back(self, lease: Lease) -> bool:
+        """Something else has gone wrong and will be told; if this does as well, the lock ends by itself. Whether it did not."""
+        try:
             lease.release()
+        except InterlockError:
+            return False
+        return True
 
     def _break_off(self, lease: Lease) -> None:
         """We cannot go on. The warden ends the command, or we do; then the lock can be given back."""
