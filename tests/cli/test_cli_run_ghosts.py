@@ -90,8 +90,9 @@ def test_an_extension_that_goes_wrong_after_a_wait_leaves_nothing(
     assert free(valkey_node.url)
 
 
+@pytest.mark.parametrize("how", ["lost reply", "SIGTERM"])
 def test_an_extension_that_goes_wrong_and_a_store_that_is_gone_are_told(
-    valkey_node: Node, fault_proxy: Callable[[Node], FaultProxy]
+    valkey_node: Node, fault_proxy: Callable[[Node], FaultProxy], how: str
 ) -> None:
     """It said that the lock is held for another second, and the store had it for an hour."""
     proxy = fault_proxy(valkey_node)
@@ -102,9 +103,11 @@ def test_an_extension_that_goes_wrong_and_a_store_that_is_gone_are_told(
     with job:
         proxy.wait_for(lambda proxy: proxy.dropped == 1, PATIENCE)
         proxy.blackhole()
+        if how == "SIGTERM":
+            job.send(signal.SIGTERM)
         code, out, err = job.end()
-    assert (code, out) == (69, "")
-    assert err.endswith("job is held; it may stay locked for up to 3600 s\n")
+    assert (code, out) == (143 if how == "SIGTERM" else 69, "")
+    assert err.endswith("; it may stay locked for up to 3600 s\n")
 
 
 def test_a_signal_right_after_the_extension_leaves_nothing(url: str) -> None:

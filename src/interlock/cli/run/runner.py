@@ -53,7 +53,7 @@ class Runner:
                     return self._busy(refused)
                 except Interrupted:
                     if lease is not None:
-                        self._give_back(lease)
+                        self._part_with(lease)
                     raise
                 began = now()
                 watch = Watch(self._options, self._warden, self._signals, lease, self._say)
@@ -101,7 +101,8 @@ class Runner:
                     if lease.ttl < self._options.ttl:  # after a wait the first grant is a short one: too short for a grace
                         lease.extend()
                 except Unavailable as error:  # the answer is lost: the store may have it for the whole ttl
-                    words = f"{error.backend} did not confirm for how long {lease.name} is held; {self._part_with(lease)}"
+                    left = "it was given back" if self._give_back(lease) else self._left_behind
+                    words = f"{error.backend} did not confirm for how long {lease.name} is held; {left}"
                     raise Unavailable(words, backend=error.backend, cause=error.cause) from error
                 except BaseException:  # a signal: likewise
                     self._part_with(lease)
@@ -118,11 +119,14 @@ class Runner:
             self._signals.rest(pause)
             pause = min(pause * 2, longest)
 
-    def _part_with(self, lease: Lease) -> str:
-        """Give back what was granted and is not kept. What has become of it."""
-        if self._give_back(lease):
-            return "it was given back"
+    @property
+    def _left_behind(self) -> str:
         return f"it may stay locked for up to {self._options.ttl:g} s"
+
+    def _part_with(self, lease: Lease) -> None:
+        """Give back what was granted and is not used, and say so if that fails."""
+        if not self._give_back(lease):
+            self._say(f"{lease.name} could not be given back; {self._left_behind}")
 
     def _give_back(self, lease: Lease) -> bool:
         """Something else has gone wrong and will be told; if this does as well, the lock ends by itself. Whether it did not."""
