@@ -119,3 +119,14 @@ def test_a_warden_that_stands_still_does_not_keep_the_lock_for_nobody(url: str, 
             os.kill(job.warden, signal.SIGSTOP)
         over.touch()
         assert job.end()[0] == 3
+
+
+def test_a_signal_reaches_the_command_though_its_warden_stands_still(url: str, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    with Background("job", "--url", url, "--", "sh", "-c", f"echo $$ > {ready}; exec sleep 100") as job:
+        until(written(ready))
+        warden = job.warden
+        os.kill(warden, signal.SIGSTOP)
+        until(lambda: state(warden) == "T", "it to stop")
+        job.send(signal.SIGTERM)
+        assert job.end()[0] == 143

@@ -46,11 +46,12 @@ class Link:
             raise Short(short_of(rest[0]) or os.strerror(rest[0]))
         raise Short("time, or somebody killed the process that was to watch the command")
 
-    def wake(self) -> None:
+    def wake(self, at_once: bool = False) -> None:
         """If somebody has stopped it, and nothing of the command runs, continue it: nobody else can tell that it has ended, and
-        the lock would be renewed for nobody."""
+        the lock would be renewed for nobody. `at_once`: whatever runs; the command is to end, and hears that from it only."""
         with suppress(ChildProcessError, ProcessLookupError):
-            if os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) and not tree.below(self.pid):
+            stopped = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            if stopped and (at_once or not tree.below(self.pid)):
                 os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> bool:

@@ -20,7 +20,7 @@ from .link import Link
 from .options import Options
 from .orders import DYING
 from .short import Short, short_of
-from .signals import Signals
+from .signals import ENDING, Signals
 from .terminal import Terminal
 
 _SLOWEST_BEAT, _FASTEST_BEAT = 5.0, 0.005
@@ -127,6 +127,7 @@ class Watch:
         else:
             self.handed_on.add(number)
             self._warden.channel.send("signal", number)
+            self._warden.wake(at_once=number in ENDING)
 
     def _heard(self, report: Message) -> Ending | None:
         match report:
