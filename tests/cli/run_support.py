@@ -70,12 +70,17 @@ def until(happened: Callable[[], object], what: str = "it") -> None:
         time.sleep(0.01)
 
 
+def state(pid: int) -> str:
+    """The letter that /proc has for it: T is stopped, Z waits to be buried, X is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
 def alive(pid: int) -> bool:
     """Whether the process runs; one that waits to be buried does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    return state(pid) not in "ZX"
 
 
 def stamps(path: Path) -> tuple[int, list[float]]:

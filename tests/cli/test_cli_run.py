@@ -170,6 +170,11 @@ def test_a_command_that_is_not_there_is_found_out_without_waiting(run: Run, tmp_
     assert not_executable.stderr == f"interlock: {plain}: cannot be run: Permission denied\n"
 
 
+def test_a_long_line_is_a_line(run: Run, url: str) -> None:
+    err = run("run", "job", "--url", url, "--", "é" * 2500).stderr
+    assert (err[-20:], err.count("\n")) == (": command not found\n", 1)
+
+
 @pytest.mark.parametrize(("text", "why"), [("echo hi\n", "first line"), ("#!/no/such/shell\n", "interpreter")])
 def test_a_command_that_only_the_kernel_refuses_leaves_the_lock_free(
     run: Run, tmp_path: Path, url: str, text: str, why: str

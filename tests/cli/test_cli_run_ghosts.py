@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -81,9 +84,30 @@ def test_an_extension_that_goes_wrong_after_a_wait_leaves_nothing(
         proxy.wait_for(lambda proxy: proxy.dropped == 1, PATIENCE)
         if how == "SIGTERM":
             job.send(signal.SIGTERM)
-        code, out, _ = job.end()
+        code, out, err = job.end()
     assert (code, out) == (143 if how == "SIGTERM" else 69, "")
+    assert err.endswith("job is held; it was given back\n") or how == "SIGTERM"
     assert free(valkey_node.url)
+
+
+@pytest.mark.parametrize("how", ["lost reply", "SIGTERM"])
+def test_an_extension_that_goes_wrong_and_a_store_that_is_gone_are_told(
+    valkey_node: Node, fault_proxy: Callable[[Node], FaultProxy], how: str
+) -> None:
+    """It said that the lock is held for another second, and the store had it for an hour."""
+    proxy = fault_proxy(valkey_node)
+    with Holder(valkey_node.url, "job"):
+        job = Background("job", *HOUR, "--url", proxy.url, "--", "echo", "ran")
+        until(lambda: asleep_in_line(valkey_node.url), "it to stand in line")
+        proxy.drop_reply_to(EXTEND.by_text)
+    with job:
+        proxy.wait_for(lambda proxy: proxy.dropped == 1, PATIENCE)
+        proxy.blackhole()
+        if how == "SIGTERM":
+            job.send(signal.SIGTERM)
+        code, out, err = job.end()
+    assert (code, out) == (143 if how == "SIGTERM" else 69, "")
+    assert err.endswith("; it may stay locked for up to 3600 s\n")
 
 
 def test_a_signal_right_after_the_extension_leaves_nothing(url: str) -> None:
@@ -135,8 +159,7 @@ def test_signals_while_it_leaves_the_line_change_nothing(valkey_node: Node, faul
 
 def test_a_signal_raises_once_and_inside_the_library_only() -> None:
     """Seen from the handler: who runs when it comes decides, and what it did to the last one."""
-    library = cast(FrameType, SimpleNamespace(f_globals={"__name__": "interlock.flow.wait"}))
-    our_own = cast(FrameType, SimpleNamespace(f_globals={"__name__": "interlock.cli.run.runner"}))
+    library, our_own = frame("interlock.flow.wait"), frame("interlock.cli.run.runner")
     with Signals() as signals:
         signals._interrupt(signal.SIGTERM, our_own)
         assert signals.came == signal.SIGTERM
@@ -147,6 +170,26 @@ def test_a_signal_raises_once_and_inside_the_library_only() -> None:
         assert signals.came == signal.SIGTERM, "the first one counts"
         with pytest.raises(Interrupted):
             signals.hand_on()
+
+
+@pytest.mark.parametrize("where", ["interlock.runtime.blocking __del__", "weakref remove", "threading wait"])
+def test_a_signal_that_would_be_swallowed_raises_a_moment_later(where: str) -> None:
+    """A finaliser ignores it, and the waiter would go on waiting; a lock of `threading` makes a RuntimeError of it."""
+    library = frame("interlock.flow.wait")
+    with Signals() as signals:
+        signals._interrupt(signal.SIGTERM, frame(*where.split(), library))
+        assert signals.came == signal.SIGTERM
+        with pytest.raises(Interrupted):
+            wait_like_the_library()
+
+
+def frame(module: str, function: str = "wait", back: FrameType | None = None) -> FrameType:
+    code = SimpleNamespace(co_name=function)
+    return cast(FrameType, SimpleNamespace(f_globals={"__name__": module}, f_code=code, f_back=back))
+
+
+def wait_like_the_library() -> None:
+    select.poll().poll(PATIENCE * 1000)
 
 
 def bombard(job: Background, pause: float) -> None:
@@ -178,6 +221,25 @@ def test_no_descriptors(url: str) -> None:
         assert free(url)
     assert codes[0] == 71
     assert codes[-1] == 5
+
+
+@pytest.mark.timeout(180)
+def test_the_warden_is_killed_and_the_runner_has_no_descriptors(tmp_path: Path) -> None:
+    """To look at /proc. However few it was started with: nothing of the command is left when it ends."""
+    url, codes = f"sqlite:///{tmp_path}/locks.db", []
+    for limit in range(12, 21):
+        files = tmp_path / f"{limit}-command.stamps", tmp_path / f"{limit}-grandchild.stamps"
+        limited = ("/bin/sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *COMMAND)
+        command = (PYTHON, "-c", STUBBORN, *map(str, files))
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        with Background("job", *HOUR, "--url", url, "--", *command, program=limited, **streams) as job:
+            until(lambda job=job, files=files: not job.running() or all(written(path)() for path in files), "both to write")
+            if job.running():
+                os.kill(job.warden, signal.SIGKILL)
+            codes.append(job.end()[0])
+        assert codes[-1] in (69, 71) or not any(alive(stamps(path)[0]) for path in files), f"with {limit}"
+        assert free(url)
+    assert codes[-1] == 137
 
 
 @pytest.mark.parametrize("at", [1, 2])

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from interlock.cli.run import tree
+from interlock.testing import Node
 
-from .cli_support import environment
-from .run_support import PATIENCE, Background, alive, changed, until, written
+from .cli_support import COMMAND, environment
+from .run_support import PATIENCE, Background, alive, changed, children, until, written
 
 PYTHON = sys.executable
 
@@ -112,6 +113,31 @@ def test_a_group_that_is_not_ours_is_left_alone(innocent: list[subprocess.Popen[
     script = "import sys, signal; from interlock.cli.run import tree; tree.tell(int(sys.argv[1]), signal.SIGKILL)"
     subprocess.run([PYTHON, "-c", script, str(group)], env=environment(), check=True, timeout=PATIENCE)
     assert innocent[0].poll() is None
+
+
+@pytest.mark.parametrize("how", ["taken", "warden killed"])
+def test_children_that_it_had_before_are_left_alone(valkey_node: Node, tmp_path: Path, how: str) -> None:
+    """A script starts something in the background and becomes the runner, as the first process of a container does."""
+    before, pid = tmp_path / "before", tmp_path / "pid"
+    script = f'sleep 100 >/dev/null 2>&1 & echo $! > {before}; exec "$@"'
+    options = ("--ttl", "1500ms", "--grace", "300ms", "--url", valkey_node.url)
+    command = ("sh", "-c", f"setsid sleep 100 & echo $! > {pid}; exec sleep 100")
+    with Background("job", *options, "--", *command, program=("/bin/sh", "-c", script, "sh", *COMMAND)) as job:
+        until(written(pid))
+        stranger = int(before.read_text())
+        (warden,) = [child for child in children(job.pid) if child != stranger]
+        if how == "taken":
+            valkey_node.command("SET", "job", "stranger")
+        else:
+            os.kill(warden, signal.SIGKILL)
+        code, _, err = job.end()
+        spared = alive(stranger)
+        with suppress(ProcessLookupError):
+            os.kill(stranger, signal.SIGKILL)
+    assert code == (79 if how == "taken" else 137), err
+    assert "not given back" not in err
+    assert spared
+    assert not alive(int(pid.read_text()))
 
 
 def test_a_process_whose_number_has_become_another_ones_is_left_alone() -> None:

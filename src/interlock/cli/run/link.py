@@ -34,13 +34,25 @@ class Link:
         self._closed = False
 
     def await_ready(self, signals: Signals) -> None:
-        """Wait until it is. Raises Short, or Interrupted when a signal comes."""
+        """Wait until it is, and get ready for its death ourselves. Raises Short, or Interrupted when a signal comes."""
+        try:
+            tree.keep_descriptors()
+        except OSError as error:
+            raise Short(short_of(error) or str(error)) from None
         signals.rest(_BIRTH, self.channel.fileno())
         for verb, *rest in self.channel.receive():
             if verb == "ready":
                 return
             raise Short(short_of(rest[0]) or os.strerror(rest[0]))
         raise Short("time, or somebody killed the process that was to watch the command")
+
+    def wake(self, at_once: bool = False) -> None:
+        """If somebody has stopped it, and nothing of the command runs, continue it: nobody else can tell that it has ended, and
+        the lock would be renewed for nobody. `at_once`: whatever runs; the command is to end, and hears that from it only."""
+        with suppress(ChildProcessError, ProcessLookupError):
+            stopped = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+            if stopped and (at_once or not tree.below(self.pid)):
+                os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> bool:
         """Have it end: if the command still runs, it ends that first. Whether it has, and nothing is left below us.
@@ -66,6 +78,7 @@ class Link:
 def fork(orders: Orders) -> Link:
     """Start the warden. To be called before this process has a thread or a client. Raises Short."""
     ends: list[socket.socket] = []
+    tree.spare_strangers()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # until each side has its own handlers
     try:
         ends += socket.socketpair()

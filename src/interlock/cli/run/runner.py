@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 
 from ...api.client import Client, Lease
 from ...core import checks
@@ -16,8 +15,10 @@ from ...core.shown import shown
 from ...errors import AcquireTimeout, InterlockError, LeaseLost, Unavailable, UsageError
 from ...runtime.base import now
 from .. import exits
+from . import tree
 from .link import Link
 from .options import Options
+from .orders import DYING
 from .signals import Interrupted, Signals
 from .watch import Ending, Watch
 
@@ -52,15 +53,14 @@ class Runner:
                     return self._busy(refused)
                 except Interrupted:
                     if lease is not None:
-                        self._give_back(lease)
+                        self._part_with(lease)
                     raise
                 began = now()
                 watch = Watch(self._options, self._warden, self._signals, lease, self._say)
                 try:
                     ending = watch.run()
                 except BaseException:
-                    if self._warden.close():  # the command is dead, with all that it has started
-                        self._give_back(lease)
+                    self._break_off(lease)
                     raise
                 code = self._settle(lease, ending, watch.cause(), began + self._options.at_least)
                 told_to_end = _ENOUGH & {*watch.handed_on, *self._signals.answer()}
@@ -100,8 +100,12 @@ class Runner:
                 try:
                     if lease.ttl < self._options.ttl:  # after a wait the first grant is a short one: too short for a grace
                         lease.extend()
-                except BaseException:  # the answer is lost, a signal: the store may have it for the whole ttl
-                    self._give_back(lease)
+                except Unavailable as error:  # the answer is lost: the store may have it for the whole ttl
+                    left = "it was given back" if self._give_back(lease) else self._left_behind
+                    words = f"{error.backend} did not confirm for how long {lease.name} is held; {left}"
+                    raise Unavailable(words, backend=error.backend, cause=error.cause) from error
+                except BaseException:  # a signal: likewise
+                    self._part_with(lease)
                     raise
                 return lease
             except LeaseLost:
@@ -115,10 +119,29 @@ class Runner:
             self._signals.rest(pause)
             pause = min(pause * 2, longest)
 
-    def _give_back(self, lease: Lease) -> None:
-        """Something else has gone wrong and will be told; if this does as well, the lock ends by itself."""
-        with suppress(InterlockError):
+    @property
+    def _left_behind(self) -> str:
+        return f"it may stay locked for up to {self._options.ttl:g} s"
+
+    def _part_with(self, lease: Lease) -> None:
+        """Give back what was granted and is not used, and say so if that fails."""
+        if not self._give_back(lease):
+            self._say(f"{lease.name} could not be given back; {self._left_behind}")
+
+    def _give_back(self, lease: Lease) -> bool:
+        """Something else has gone wrong and will be told; if this does as well, the lock ends by itself. Whether it did not."""
+        try:
             lease.release()
+        except InterlockError:
+            return False
+        return True
+
+    def _break_off(self, lease: Lease) -> None:
+        """We cannot go on. The warden ends the command, or we do; then the lock can be given back."""
+        if self._warden.close() or (self._options.on_lost != "warn" and tree.kill(0, {}, DYING)):
+            self._give_back(lease)
+        else:
+            self._say(f"{lease.name} is not given back, because something of the command may still run. It ends by itself")
 
     def _busy(self, refused: AcquireTimeout) -> int:
         if not self._options.silent_if_busy:
@@ -135,7 +158,9 @@ class Runner:
             return exits.LOST
         if ending.stopped or lease.lost:
             self._give_back(lease)  # if it was stopped early enough, the next one need not wait
-            if self._options.on_lost != "warn":
+            if not ending.ran:
+                self._say(f"lost {name} ({cause}) before the command was started")
+            elif self._options.on_lost != "warn":
                 self._say(f"lost {name} ({cause}); the command was stopped")
             return exits.LOST
         rest = not_before - now()

@@ -16,6 +16,7 @@ from ...runtime.base import now
 ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 HANDED_ON = (*ENDING, signal.SIGCONT, signal.SIGWINCH)
 _CLEANING_UP = 5.0  # after a signal: longer than a wait takes to leave the line, or a lock to be given back
+_SOON = 0.01  # to raise what cannot be raised where a signal came
 _OURS = __name__.rpartition(".")[0]
 
 
@@ -77,7 +78,8 @@ class Signals(Bell):
     In the first life a signal raises Interrupted, but only while the main thread is inside the library, which cleans up
     after itself. In our own code, where a lease may be in hand and not yet in a variable, it is noted in `came`, and whoever
     is about to wait looks there first. While the library cleans up, further signals are noted only: one that raised then
-    would leave a place in the line, or a lock.
+    would leave a place in the line, or a lock. Where an exception would be swallowed or become another one, it is raised a
+    moment later, by an alarm.
     """
 
     def __init__(self) -> None:
@@ -87,12 +89,14 @@ class Signals(Bell):
 
     def __enter__(self) -> Self:
         """The first life."""
-        self._before = {number: signal.getsignal(number) for number in (*HANDED_ON, signal.SIGTSTP, signal.SIGTTOU)}
+        touched = (*HANDED_ON, signal.SIGALRM, signal.SIGTSTP, signal.SIGTTOU)
+        self._before = {number: signal.getsignal(number) for number in touched}
         self.end_us()
         return self
 
     def __exit__(self, *_: object) -> None:
         """As before."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self.close()
@@ -100,6 +104,7 @@ class Signals(Bell):
     def end_us(self) -> None:
         """They end whatever the main thread waits for, and have it clean up."""
         self.came = 0
+        signal.signal(signal.SIGALRM, lambda number, frame: self._interrupt(self.came or number, frame))
         handle(ENDING, self._interrupt)
         self.came = self.came or next((number for number in self.answer() if number in ENDING), 0)  # while there was no handler
         handle((signal.SIGTSTP,), signal.SIG_DFL)
@@ -109,6 +114,8 @@ class Signals(Bell):
 
         Raises Interrupted, if one came before that.
         """
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._before[signal.SIGALRM])
         self.answer()
         handle((*HANDED_ON, signal.SIGTSTP), nothing)
         handle((signal.SIGTTOU,), signal.SIG_IGN)
@@ -133,5 +140,18 @@ class Signals(Bell):
         self.came = self.came or number
         inside = frame is not None and not frame.f_globals.get("__name__", "").startswith(_OURS)
         if inside and now() >= self._deaf_until:
+            if _swallowed(frame):
+                signal.setitimer(signal.ITIMER_REAL, _SOON)
+                return
             self._deaf_until = now() + _CLEANING_UP
             raise Interrupted(number)
+
+
+def _swallowed(frame: FrameType | None) -> bool:
+    """Whether an exception would not get out of here as it is: a finaliser or the callback of a weak reference swallows it, and
+    the locks of `threading` make it a RuntimeError."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or frame.f_globals.get("__name__") in ("threading", "weakref"):
+            return True
+        frame = frame.f_back
+    return False

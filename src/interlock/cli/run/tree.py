@@ -11,18 +11,23 @@ A number is signalled only while it cannot have become somebody else's:
 - a child of ours, likewise, while it is not buried;
 - a descendant, through a descriptor of the process (pidfd) that was opened before a second look showed the same process.
 
+Children that this process had before the run (`worker & exec interlock run …`) are nobody's business here: `spare_strangers`.
+
 Without Linux, or where /proc shows the processes of another pid namespace, the group is all that can be reached.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+_T = TypeVar("_T")
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PAUSE = 0.002  # between two rounds of killing
@@ -64,6 +69,7 @@ class Seen(NamedTuple):
 
 
 _kept_back: list[int] = []
+_strangers: set[tuple[int, int]] = set()  # pid and birth
 
 
 def keep_descriptors() -> None:
@@ -72,14 +78,22 @@ def keep_descriptors() -> None:
         _kept_back.append(os.open(os.devnull, os.O_RDONLY))
 
 
-def tell(group: int, number: int, spare: int = 0) -> None:
-    """A signal for the group and then for every other descendant of this process, whatever group or session it is in."""
+def spare_strangers() -> None:
+    """The children that this process has now are those of a program that became this one. Leave them alone for good."""
+    for pid in _children():
+        if seen := _look_at(str(pid)):
+            _strangers.add((seen.pid, seen.born))
+
+
+def tell(group: int, number: int, root: int = 0) -> None:
+    """A signal for the group and then for every other descendant of `root`, or this process, whatever group or session it is
+    in."""
     told = is_child(group) and _tell_group(group, number)  # at once, before anything else is looked at
-    everybody = descendants()
+    everybody = descendants(root)
     if not told and group and any(seen.group == group for seen in everybody):
         told = _tell_group(group, number)
     for seen in everybody:
-        if not (told and seen.group == group) and seen.pid != spare:
+        if not (told and seen.group == group):
             _tell(seen, number)
 
 
@@ -100,14 +114,15 @@ def kill(group: int, statuses: dict[int, int], patience: float) -> bool:
 
 
 def bury(command: int, statuses: dict[int, int]) -> bool:
-    """Collect what has ended, the command after everything else. True: this process has no children, hence no descendants."""
+    """Collect what has ended, the command after everything else. True: this process has no children, hence no descendants
+    (strangers apart)."""
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return True
         if found is None:
-            return False
+            return bool(_strangers) and _proc_is_ours() and not descendants()
         if found.si_pid == command and _others(command, statuses):
             return False
         statuses[found.si_pid] = os.waitpid(found.si_pid, 0)[1]
@@ -122,17 +137,18 @@ def is_child(pid: int) -> bool:
     return True
 
 
-def below() -> list[int]:
-    """Everything that lives below this process, as far as it can be seen."""
-    return [seen.pid for seen in descendants() if seen.alive]
+def below(root: int = 0) -> list[int]:
+    """Everything that lives below `root`, or this process, as far as it can be seen."""
+    return [seen.pid for seen in descendants(root) if seen.alive]
 
 
-def descendants() -> list[Seen]:
-    """All that descend from this process and are not buried, as /proc shows them. None, if /proc is not ours."""
+def descendants(root: int = 0) -> list[Seen]:
+    """All that descend from `root`, or this process, and are not buried, as /proc shows them. None, if /proc is not ours."""
     children: dict[int, list[Seen]] = {}
     for seen in _everybody():
-        children.setdefault(seen.parent, []).append(seen)
-    found, unvisited = [], [os.getpid()]
+        if (seen.pid, seen.born) not in _strangers:
+            children.setdefault(seen.parent, []).append(seen)
+    found, unvisited = [], [root or os.getpid()]
     while unvisited:
         for child in children.get(unvisited.pop(), ()):
             unvisited.append(child.pid)
@@ -187,15 +203,9 @@ def _tell(seen: Seen, number: int) -> None:
 def _chase() -> None:
     """SIGKILL our own children, and those that become ours by that, as long as there are new ones: a process that forks and
     exits for ever is gone before a look at all of /proc is over. Our children keep their numbers until we bury them."""
-    path, killed = f"/proc/self/task/{os.getpid()}/children", set[int]()
-    if not _proc_is_ours():
-        return
+    killed = {pid for pid, _ in _strangers}
     for _ in range(_CHASES):
-        try:
-            with open(path, "rb") as file:
-                new = set(map(int, file.read().split())) - killed
-        except OSError:  # a kernel without it
-            return
+        new = _children() - killed
         if not new:
             return
         for pid in new:
@@ -204,16 +214,20 @@ def _chase() -> None:
         killed |= new
 
 
+def _children() -> set[int]:
+    """Our own, strangers too. None, if /proc is not ours, or the kernel does not tell."""
+    if not _proc_is_ours():
+        return set()
+    try:
+        return set(map(int, _in_any_case(lambda: _read(f"/proc/self/task/{os.getpid()}/children")).split()))
+    except OSError:
+        return set()
+
+
 def _everybody() -> Iterator[Seen]:
     if not _proc_is_ours():
         return
-    try:
-        entries = os.listdir("/proc")
-    except OSError:  # no descriptor left; a look now counts for more than one later
-        while _kept_back:
-            os.close(_kept_back.pop())
-        entries = os.listdir("/proc")
-    for entry in entries:
+    for entry in _in_any_case(lambda: os.listdir("/proc")):
         if entry.isdigit() and (seen := _look_at(entry)):
             yield seen
 
@@ -228,9 +242,25 @@ def _proc_is_ours() -> bool:
 
 def _look_at(pid: str) -> Seen | None:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            facts = file.read().rpartition(b")")[2].split()
+        facts = _in_any_case(lambda: _read(f"/proc/{pid}/stat")).rpartition(b")")[2].split()
     except OSError:  # it has ended meanwhile
         return None
     alive = facts[0] not in (b"Z", b"X") or int(facts[17]) > 1  # the main thread of a process may end before the others
     return Seen(int(pid), int(facts[1]), int(facts[2]), int(facts[19]), alive)
+
+
+def _in_any_case(look: Callable[[], _T]) -> _T:
+    """With the descriptors that were kept back, if there are no others: a look now counts for more than one later."""
+    try:
+        return look()
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        while _kept_back:
+            os.close(_kept_back.pop())
+        return look()
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

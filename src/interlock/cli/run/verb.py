@@ -48,10 +48,7 @@ def _outcome(asked: Options) -> int:
         code, message = exits.SHORT, str(error)
     except Exception as error:  # noqa: BLE001 - the exit code says whose fault it is
         if what := short_of(error):
-            code, message = (
-                exits.SHORT,
-                f"this system is short of {what}: {error}. Nothing runs any more, the lock was given back",
-            )
+            code, message = exits.SHORT, f"this system is short of {what}: {error}. The run was broken off"
         else:
             if sys.stderr is not None:
                 traceback.print_exc()

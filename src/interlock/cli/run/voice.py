@@ -27,6 +27,7 @@ from typing import TextIO
 LAST_WORDS = 1.0  # how long a process that is done waits for its words to be taken
 _PIECES = 200  # that wait to be said; more are dropped
 _PIECE = 4096  # bytes of one piece: what a pipe takes whole or not at all
+_LONGEST = 16 * _PIECE  # bytes of one write: more than the longest line of `exits.complain`
 
 
 class Voice(TextIOBase):
@@ -41,7 +42,9 @@ class Voice(TextIOBase):
     def write(self, text: str) -> int:
         """To be said as soon as somebody takes it."""
         if self._pieces.qsize() < _PIECES:
-            self._pieces.put(text.encode(self._stream.encoding, "backslashreplace")[:_PIECE])
+            words = text.encode(self._stream.encoding, "backslashreplace")
+            for start in range(0, min(len(words), _LONGEST), _PIECE):
+                self._pieces.put(words[start : start + _PIECE])
             self._begin()
         return len(text)
 

@@ -13,8 +13,8 @@ Rules of the file:
    there is something to do. It waits neither for the runner, nor for a program to be loaded, nor for a reader of stderr.
 
 Messages   from the runner: ["start", {variables}, deadline] ["deadline", moment] ["signal", number]
-           to the runner:   ["ready"] ["short", errno] ["started", pid] ["failed", path, errno] ["stopped", signal] ["told"]
-                            ["ended", status, told to stop, nothing is left, [survivors], had the terminal]
+           to the runner:   ["ready"] ["late"] ["short", errno] ["started", pid] ["failed", path, errno] ["stopped", signal]
+                            ["told"] ["ended", status, told to stop, nothing is left, [survivors], had the terminal]
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import os
 import select
 import signal
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -96,8 +96,9 @@ class Warden:
             wake_at = min(self._kill_at(), self._term_at()) if self._command else math.inf
             self._poll.poll(math.ceil(max(0.0, min(_NAP, wake_at - now())) * 1000))
             self._bell.answer()
-            for message in self._runner.receive():
-                self._obey(message)
+            messages = self._runner.receive()
+            for number, message in enumerate(messages, 1):
+                self._obey(message, messages[number:])
             self._look()
             if self._runner.over and not alone:
                 alone = True
@@ -123,12 +124,17 @@ class Warden:
 
     # What the runner wants
 
-    def _obey(self, message: Message) -> None:
+    def _obey(self, message: Message, later: Sequence[Message]) -> None:
+        """`later`: what has arrived after it."""
         verb, *rest = message
         if verb == "start":
-            variables, self._deadline = rest
+            variables, deadline = rest
+            self._deadline = next((moment for kind, moment, *_ in reversed(later) if kind == "deadline"), deadline)
             self._told, self._kill_by, self._wants_terminal = False, math.inf, False
-            self._start(variables)
+            if self._runner.over or now() >= self._kill_at():  # we were stopped or starved, and the lock is lost
+                self._runner.send("late")
+            else:
+                self._start(variables)
         elif verb == "deadline":
             (self._deadline,) = rest
         elif verb == "signal" and self._command:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ...api.client import Lease
+from ...core.lease import drift, margin
 from ...runtime.base import World, now
 from .. import exits
 from . import tree
@@ -19,10 +20,10 @@ from .link import Link
 from .options import Options
 from .orders import DYING
 from .short import Short, short_of
-from .signals import Signals
+from .signals import ENDING, Signals
 from .terminal import Terminal
 
-_SLOWEST_BEAT = 5.0
+_SLOWEST_BEAT, _FASTEST_BEAT = 5.0, 0.005
 _KILLING = 0.02  # between two rounds, while the warden does not say that it is done
 _SAME = 0.001  # two deadlines that differ by less
 _KEYS = (signal.SIGINT, signal.SIGQUIT)
@@ -45,6 +46,16 @@ class Ending(NamedTuple):
         return self.warden_gone or not self.sure
 
 
+_NEVER_STARTED = Ending(exits.LOST, ran=False, stopped=True)
+
+
+def beat(ttl: float, grace: float) -> float:
+    """How often to look whether the lease was renewed. That is done when a third of what is usable is over, and the warden must
+    hear of it before it would send SIGTERM: half of the time in between is for the store's answer, half for us."""
+    usable = ttl - drift(ttl)
+    return min(max((usable * 2 / 3 - margin(ttl) - grace) / 2, _FASTEST_BEAT), _SLOWEST_BEAT)
+
+
 class Watch:
     """One life of the command."""
 
@@ -61,17 +72,18 @@ class Watch:
         self.handed_on: set[int] = set()  # the signals
 
     def run(self) -> Ending:
-        """Have the command run to its end."""
+        """Have the command run to its end. It is not started if the lock was lost meanwhile: we may have been stopped."""
         channel = self._warden.channel
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
         poll.register(channel, select.POLLIN)
-        # Often enough for the warden to hear of a renewal (at a third of the ttl) long before it would send SIGTERM.
-        beat = min((self._options.ttl - self._options.grace) / 4, _SLOWEST_BEAT)
+        pace = beat(self._options.ttl, self._options.grace)
         said = self._deadline()
+        if not self._lease.remaining():  # it is lost
+            return _NEVER_STARTED
         channel.send("start", self._variables(), said)
         while not channel.over and now() < self._give_up:
-            pause = _KILLING if self._kills else beat if self._lost else min(beat, self._lease.remaining())
+            pause = _KILLING if self._kills else pace if self._lost else min(pace, self._lease.remaining())
             poll.poll(math.ceil(pause * 1000))
             for number in self._signals.answer():
                 self._forward(number)
@@ -80,6 +92,7 @@ class Watch:
                 channel.send("deadline", moment, replaces=True)
                 said = moment
             channel.flush()
+            self._warden.wake()
             for report in channel.receive():
                 if ending := self._heard(report):
                     return ending
@@ -114,6 +127,7 @@ class Watch:
         else:
             self.handed_on.add(number)
             self._warden.channel.send("signal", number)
+            self._warden.wake(at_once=number in ENDING)
 
     def _heard(self, report: Message) -> Ending | None:
         match report:
@@ -123,6 +137,8 @@ class Watch:
                 self._stopped(number)
             case ["told"]:
                 self._say(f"{self._lease.name} is about to be lost ({self.cause()}); the command was sent SIGTERM")
+            case ["late"]:
+                return _NEVER_STARTED
             case ["short", number]:
                 self._say(str(Short(short_of(number) or os.strerror(number))))
                 return Ending(exits.SHORT, ran=False)
@@ -158,7 +174,7 @@ class Watch:
                 self._say(f"lost {self._lease.name} ({self.cause()}); the command goes on (--on-lost warn)")
             return
         self._kills = True
-        tree.tell(self._group, signal.SIGKILL, spare=self._warden.pid)
+        tree.tell(self._group, signal.SIGKILL, root=self._warden.pid)
         if first:
             self._give_up = now() + DYING + 1.0
 
