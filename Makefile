@@ -23,7 +23,7 @@ demo: .venv/ready
 	@$(BIN)/python -m interlock demo
 
 test: .venv/ready servers
-	$(BIN)/python -m pytest -m "not alone" -n 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "not alone" -n 4 --dist worksteal $(ARGS)
 
 hazards: .venv/ready servers
 	$(BIN)/python -m pytest -m alone $(ARGS)
