@@ -24,6 +24,7 @@ from .test_sqlite import Client, Clock, Make, clock, hear, make, path, rows, tok
 __all__ = ["clock", "make", "path"]  # fixtures
 
 ELSEWHERE = "another name"
+SPLIT = "the -wal or -shm beside it was deleted or replaced under them"
 
 
 # --- one file, two names --------------------------------------------------------------------------------------------------
@@ -235,10 +236,40 @@ def test_who_finds_the_log_gone_under_others_is_refused(ending: str, path: Path,
     os.unlink(f"{path}{ending}")
     code = "import sys, interlock; interlock.Client(sys.argv[1]).lock('y').try_acquire()"
     done = subprocess.run([sys.executable, "-c", code, f"sqlite://{path}"], capture_output=True, text=True, check=False)
-    assert f"{path}{ending} was deleted under them" in done.stderr
+    assert SPLIT in done.stderr
     assert isinstance(one.claim("y", token()), Granted), "nobody else has it"
     one.close()
     assert isinstance(make().claim("z", token()), Granted), "it is over with them"
+
+
+@pytest.mark.parametrize("replaced", ["by an SQLite shell", "by empty files", "by those of another file"])
+def test_who_finds_another_log_than_others_have_is_refused(replaced: str, tmp_path: Path, path: Path, make: Make) -> None:
+    """Both are there again, and neither is what the holder writes to."""
+    one = make()
+    one.claim("x", token())
+    if replaced == "by those of another file":
+        path.rename(tmp_path / "away.db")
+        with worker("ask", path, "y") as stranger:
+            assert hear(stranger) == "granted", "of a new file"
+            (tmp_path / "away.db").rename(path)
+    else:
+        for ending in ("-wal", "-shm"):
+            os.unlink(f"{path}{ending}")
+            if replaced == "by empty files":
+                Path(f"{path}{ending}").touch()
+    if replaced == "by an SQLite shell":
+        code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT * FROM entries').fetchall()"
+        subprocess.run([sys.executable, "-c", code, path], check=True)
+    assert os.path.exists(f"{path}-wal")
+    assert os.path.exists(f"{path}-shm")
+    with worker("ask", path) as stranger:
+        answer = hear(stranger)
+    assert answer.startswith("UsageError")
+    assert SPLIT in answer
+    assert isinstance(one.extend("x", token()), Granted), "who has it open goes on"
+    one.close()
+    with worker("ask", path) as stranger:
+        assert hear(stranger).startswith("refused"), "its log went into the file"
 
 
 @pytest.mark.parametrize("ends", ["the parent's", "the child's"])
