@@ -188,7 +188,7 @@ class Store(Entrance):
         if found[8] == token and found[-1] > now:
             execute(line.LEAVE, (name, heir.token))  # or it might be served in its own absence
         held, served = self._vacate(execute, found, name, token, now, proposal, before, token if token == heir.token else "")
-        if not held:
+        if not held and token != heir.token:  # else it is a claim, and keeps its place
             execute(line.LEAVE, (name, token))
         answer: Granted | Refused | Unmarked = Unmarked()
         if not self._forgetful(execute):
