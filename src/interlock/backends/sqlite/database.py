@@ -8,8 +8,8 @@ Invariants
 - The file has one name, and is used under it: whoever finds a second one, or that another process uses another, is refused.
 - A verb is done in the file that the path *as it was given* leads to: a link that leads elsewhere now is followed, by the next
   verb. So is a file that was deleted or replaced.
-- Log and shared memory are those of all who have the file open: who comes and finds one of them gone, or another in its place, is
-  refused.
+- Log and shared memory are those of all who have the file open: who comes and finds one of them gone, or another in its place,
+  is refused.
 - *Adoption.* The first opener of a boot frees every lease (their times were read on a clock that is gone) and lifts the
   counter by JUMP, or to the wall clock if that is higher, with one fully synchronous commit. Ordinary commits are not
   synchronous, so a power cut may lose the last ones; it also ends the boot, and JUMP exceeds all fences of a boot. Nobody
@@ -158,7 +158,7 @@ class Database:
 
     def _refuse_split(self, address: str) -> None:
         """Refuse a file that others have open with a log or shared memory that is not at its place any more: we would not see
-        what they write, nor they what we do. Inside the gate they agree with us, or somebody is about to have closed it outside.
+        what they write, nor they what we do. Inside the gate all agree, or somebody is about to have closed it outside.
         """
         assert self._presence is not None  # noqa: S101 - it is marked
         for _ in range(LOOKS):
