@@ -323,7 +323,9 @@ def test_a_spoilt_line_is_put_right(node: Node, colour: str, rubbish: tuple[str,
 
 
 @pytest.mark.parametrize("hand_over", [False, True])
-@pytest.mark.parametrize("lasts", ["0", "9" * 20, str(2**63 - 1), "1" * 400], ids=["no time", "20 digits", "an overflow", "400 digits"])
+@pytest.mark.parametrize(
+    "lasts", ["0", "9" * 20, str(2**63 - 1), "1" * 400], ids=["no time", "20 digits", "an overflow", "400 digits"]
+)
 def test_somebody_in_line_for_a_time_that_cannot_be_is_nobody(node: Node, colour: str, lasts: str, hand_over: bool) -> None:
     """No server takes such an expiry: nobody must be told that it has the lock, and those behind are served."""
 

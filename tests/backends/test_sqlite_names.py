@@ -449,3 +449,25 @@ def test_one_file_is_not_two_nodes_of_a_quorum(tmp_path: Path) -> None:
     urls = [f"sqlite://{tmp_path}/{name}/locks.db" for name in "abc"]
     with interlock.Client(urls) as client, pytest.raises(UsageError, match="same server"):
         client.lock("x").acquire(timeout=2)
+
+
+def test_a_node_that_is_an_older_copy_casts_no_vote(tmp_path: Path) -> None:
+    """One node was away while the lock was taken, another comes back from a backup: they are a majority that knows nothing."""
+    files = [tmp_path / name / "locks.db" for name in "abc"]
+    for file in files:
+        file.parent.mkdir()
+    urls = [f"sqlite://{file}" for file in files]
+    with interlock.Client(urls) as client:
+        client.lock("before").acquire().release()
+    backup = tmp_path / "backup.db"
+    backup.write_bytes(files[1].read_bytes())
+    files[2].parent.rename(tmp_path / "away")
+    with interlock.Client(urls, renew=False) as one, interlock.Client(urls, renew=False) as two:
+        lease = one.lock("x", ttl=60).acquire()
+        (tmp_path / "away").rename(files[2].parent)
+        backup.rename(files[1])
+        for ending in ("-wal", "-shm"):
+            files[1].with_name(f"locks.db{ending}").unlink()
+        assert two.lock("x").try_acquire() is None
+        lease.check()
+        lease.release()

@@ -61,13 +61,13 @@ class Database:
         "_connection",
         "_device",
         "_gate",
-        "_inode",
         "_named",
         "_path",
         "_presence",
         "boot",
         "connected",
         "execute",
+        "inode",
         "pid",
     )
 
@@ -81,7 +81,7 @@ class Database:
         self.execute: Execute = _not_connected
         self._path = path
         self._named = named
-        self._inode = self._device = -1
+        self.inode = self._device = -1
         self._connection: sqlite3.Connection | None = None
         self._presence: Presence | None = None
         self._gate = Gate(path + GATE, stat_of(path))
@@ -98,13 +98,13 @@ class Database:
         """Whether the path leads to this very file now, as it was given and as it was resolved."""
         try:
             found = os.stat(self._named)
-            if self._path != self._named and found.st_ino == self._inode:
+            if self._path != self._named and found.st_ino == self.inode:
                 found = os.stat(self._path)
         except OSError as error:
             if by_a_handler(error):
                 raise
             return False
-        return found.st_ino == self._inode and found.st_dev == self._device
+        return found.st_ino == self.inode and found.st_dev == self._device
 
     def leave(self) -> None:
         """Let others in. Harmless when not inside."""
@@ -124,8 +124,8 @@ class Database:
         if not size:
             _make_empty(self._path, size is None)
         found = os.stat(self._path)
-        self._inode, self._device = found.st_ino, found.st_dev
-        if (self._device, self._inode) in _spoilt:
+        self.inode, self._device = found.st_ino, found.st_dev
+        if (self._device, self.inode) in _spoilt:
             raise faults.inherited(address)
         if size:
             _probe(self._path, address)
@@ -150,6 +150,7 @@ class Database:
         connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         if not _adopt(connection.execute, boot, wall_ms, seen, self._presence.alone):
             raise faults.another_boot(address)
+        connection.execute("DELETE FROM roll WHERE since NOT LIKE ?", (f"{self.inode}.%",))  # a copy's: it may be older
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA busy_timeout = 0")  # from here on the store waits, and looks at its budget
         self.boot = boot
@@ -202,7 +203,7 @@ class Database:
         """See `forks`."""
         if self._connection is not None:
             forks.keep((self.execute, self._connection))
-            _spoilt.add((self._device, self._inode))
+            _spoilt.add((self._device, self.inode))
         if self._presence is not None:
             self._presence.disown()
         self.connected, self.execute, self._connection = False, _not_connected, None

@@ -310,8 +310,8 @@ class Store(Entrance):
         execute("DELETE FROM loss")
         execute(
             "INSERT OR REPLACE INTO roll (id, nodes, high, seed, closed, used, window, lineage, since) "
-            "VALUES (1, ?, ?, ?, ?, ?, ?, ?, hex(randomblob(8)))",
-            ("\n".join(roll.nodes), high, roll.seed, roll.closed, high > 0, window, lineage(roll)),
+            "VALUES (1, ?, ?, ?, ?, ?, ?, ?, ? || '.' || hex(randomblob(8)))",
+            ("\n".join(roll.nodes), high, roll.seed, roll.closed, high > 0, window, lineage(roll), database.inode),
         )
         execute("UPDATE clock SET counter = max(counter, ?) WHERE id = 1", (roll.seed,))
         execute("COMMIT")
