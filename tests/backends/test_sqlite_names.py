@@ -272,6 +272,21 @@ def test_who_finds_another_log_than_others_have_is_refused(replaced: str, tmp_pa
         assert hear(stranger).startswith("refused"), "its log went into the file"
 
 
+def test_who_is_about_to_open_it_deletes_nothing_under_anybody(path: Path, make: Make) -> None:
+    """Two who come at once, past a gate that was deleted: neither has a log yet that could be gone."""
+    first, second = make(), make()
+    first.claim("x", token())
+    first.close()
+    other = presence.Presence(str(path))
+    assert other.mark()
+    assert not os.path.exists(f"{path}-wal")
+    try:
+        assert isinstance(second.claim("y", token()), Granted)
+    finally:
+        second.close()
+        other.end(inside=True)
+
+
 @pytest.mark.parametrize("ends", ["the parent's", "the child's"])
 def test_a_mark_is_the_parents_though_a_child_has_a_copy(ends: str, tmp_path: Path) -> None:
     file = tmp_path / "locks.db"

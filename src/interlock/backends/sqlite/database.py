@@ -163,7 +163,7 @@ class Database:
         """
         assert self._presence is not None  # noqa: S101 - it is marked
         for _ in range(LOOKS):
-            if self._presence.agrees() or self._presence.alone():
+            if self._presence.agrees():
                 return
             sleep(LOOK)
         raise faults.split(address)

@@ -74,7 +74,7 @@ class Presence:
         try:
             byte = _byte_beside(self._path)
         except FileNotFoundError:
-            return False
+            return self._nobody(BESIDE, BYTES)
         return self._nobody(BESIDE, byte - BESIDE) and self._nobody(byte + 1, BESIDE + BYTES - byte - 1)
 
     def alone(self) -> bool:
