@@ -322,6 +322,30 @@ def test_a_spoilt_line_is_put_right(node: Node, colour: str, rubbish: tuple[str,
     run_body(body, node.url, colour)
 
 
+@pytest.mark.parametrize("hand_over", [False, True])
+@pytest.mark.parametrize(
+    "lasts", ["0", "9" * 20, str(2**63 - 1), "1" * 400], ids=["no time", "20 digits", "an overflow", "400 digits"]
+)
+def test_somebody_in_line_for_a_time_that_cannot_be_is_nobody(node: Node, colour: str, lasts: str, hand_over: bool) -> None:
+    """No server takes such an expiry: nobody must be told that it has the lock, and those behind are served."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client()
+        line = line_of(client)
+        holder = await take(client, "n")
+        inbox = await line.open_inbox(WITHIN)
+        node.command("ZADD", LINE, "1", f"{'0' * 32} {inbox} {lasts}")
+        claim = await join(client, "n", 1000)
+        if hand_over:
+            await line.hand_over("n", holder.token, heir_of(client, "n", 2000, inbox), 2000, WITHIN)
+        else:
+            assert await line.release("n", holder.token, WITHIN) is True
+        assert node.command("GET", "n") == claim.token.encode()
+        await served(client, claim)
+
+    run_body(body, node.url, colour)
+
+
 @pytest.mark.parametrize("rubbish", ["garbage", "-5", str(2**53), None], ids=str)
 def test_a_spoilt_counter_serves_nobody_and_releases_all_the_same(node: Node, colour: str, rubbish: str | None) -> None:
     async def body(kit: Kit) -> None:

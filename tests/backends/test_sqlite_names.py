@@ -24,6 +24,7 @@ from .test_sqlite import Client, Clock, Make, clock, hear, make, path, rows, tok
 __all__ = ["clock", "make", "path"]  # fixtures
 
 ELSEWHERE = "another name"
+SPLIT = "the -wal or -shm beside it was deleted or replaced under them"
 
 
 # --- one file, two names --------------------------------------------------------------------------------------------------
@@ -235,10 +236,55 @@ def test_who_finds_the_log_gone_under_others_is_refused(ending: str, path: Path,
     os.unlink(f"{path}{ending}")
     code = "import sys, interlock; interlock.Client(sys.argv[1]).lock('y').try_acquire()"
     done = subprocess.run([sys.executable, "-c", code, f"sqlite://{path}"], capture_output=True, text=True, check=False)
-    assert f"{path}{ending} was deleted under them" in done.stderr
+    assert SPLIT in done.stderr
     assert isinstance(one.claim("y", token()), Granted), "nobody else has it"
     one.close()
     assert isinstance(make().claim("z", token()), Granted), "it is over with them"
+
+
+@pytest.mark.parametrize("replaced", ["by an SQLite shell", "by empty files", "by those of another file"])
+def test_who_finds_another_log_than_others_have_is_refused(replaced: str, tmp_path: Path, path: Path, make: Make) -> None:
+    """Both are there again, and neither is what the holder writes to."""
+    one = make()
+    one.claim("x", token())
+    if replaced == "by those of another file":
+        path.rename(tmp_path / "away.db")
+        with worker("ask", path, "y") as stranger:
+            assert hear(stranger) == "granted", "of a new file"
+            (tmp_path / "away.db").rename(path)
+    else:
+        for ending in ("-wal", "-shm"):
+            os.unlink(f"{path}{ending}")
+            if replaced == "by empty files":
+                Path(f"{path}{ending}").touch()
+    if replaced == "by an SQLite shell":
+        code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT * FROM entries').fetchall()"
+        subprocess.run([sys.executable, "-c", code, path], check=True)
+    assert os.path.exists(f"{path}-wal")
+    assert os.path.exists(f"{path}-shm")
+    with worker("ask", path) as stranger:
+        answer = hear(stranger)
+    assert answer.startswith("UsageError")
+    assert SPLIT in answer
+    assert isinstance(one.extend("x", token()), Granted), "who has it open goes on"
+    one.close()
+    with worker("ask", path) as stranger:
+        assert hear(stranger).startswith("refused"), "its log went into the file"
+
+
+def test_who_is_about_to_open_it_deletes_nothing_under_anybody(path: Path, make: Make) -> None:
+    """Two who come at once, past a gate that was deleted: neither has a log yet that could be gone."""
+    first, second = make(), make()
+    first.claim("x", token())
+    first.close()
+    other = presence.Presence(str(path))
+    assert other.mark()
+    assert not os.path.exists(f"{path}-wal")
+    try:
+        assert isinstance(second.claim("y", token()), Granted)
+    finally:
+        second.close()
+        other.end(inside=True)
 
 
 @pytest.mark.parametrize("ends", ["the parent's", "the child's"])
@@ -418,3 +464,25 @@ def test_one_file_is_not_two_nodes_of_a_quorum(tmp_path: Path) -> None:
     urls = [f"sqlite://{tmp_path}/{name}/locks.db" for name in "abc"]
     with interlock.Client(urls) as client, pytest.raises(UsageError, match="same server"):
         client.lock("x").acquire(timeout=2)
+
+
+def test_a_node_that_is_an_older_copy_casts_no_vote(tmp_path: Path) -> None:
+    """One node was away while the lock was taken, another comes back from a backup: they are a majority that knows nothing."""
+    files = [tmp_path / name / "locks.db" for name in "abc"]
+    for file in files:
+        file.parent.mkdir()
+    urls = [f"sqlite://{file}" for file in files]
+    with interlock.Client(urls) as client:
+        client.lock("before").acquire().release()
+    backup = tmp_path / "backup.db"
+    backup.write_bytes(files[1].read_bytes())
+    files[2].parent.rename(tmp_path / "away")
+    with interlock.Client(urls, renew=False) as one, interlock.Client(urls, renew=False) as two:
+        lease = one.lock("x", ttl=60).acquire()
+        (tmp_path / "away").rename(files[2].parent)
+        backup.rename(files[1])
+        for ending in ("-wal", "-shm"):
+            files[1].with_name(f"locks.db{ending}").unlink()
+        assert two.lock("x").try_acquire() is None
+        lease.check()
+        lease.release()

@@ -139,3 +139,15 @@ def test_a_gate_that_a_member_makes_anew_is_the_groups(shared: Path) -> None:
         assert hear(two) == "refused"
         found = (shared / "locks.db-gate").stat()
         assert (found.st_gid, stat.S_IMODE(found.st_mode)) == (GROUP, 0o660)
+
+
+def test_a_gate_is_made_anew_in_a_container_where_the_owner_has_no_number(shared: Path, make: Make) -> None:
+    """A rootless container: some users and groups of the host do not exist there, and nothing can be given to them."""
+    path = shared / "locks.db"
+    make(where=path).claim("x", token())
+    os.chown(path, ONE, GROUP)
+    path.chmod(0o666)
+    (shared / "locks.db-gate").unlink()
+    with worker("ask", path, under=["unshare", "--user", "--map-root-user"]) as there:
+        assert hear(there).startswith("refused")
+    assert stat.S_IMODE((shared / "locks.db-gate").stat().st_mode) == 0o666

@@ -66,8 +66,9 @@ class Subject:
                 return "announced", name, token, self.rank(name, fence), ttl
             case Gone(taken):
                 return "gone", taken
-            case Entry(name, held, owner, remaining, fence):
-                return name, held, owner, round(remaining, -2), self.rank(name, fence)
+            case Entry(name, held, owner, remaining, fence, _, waiting, waiters):
+                line = [waiter.owner for waiter in waiting]
+                return name, held, owner, round(remaining, -2), self.rank(name, fence), line, waiters
         return answer
 
     def heard(self, wait: float) -> list[Any]:
@@ -130,10 +131,33 @@ def machine(url: Callable[[], str], colour: str) -> type[RuleBasedStateMachine]:
             )
 
         @precondition(lambda self: self.lines)
+        @rule(n=st.integers(0, 1), t=st.integers(0, 2), arrival=st.integers(1, 9))
+        def keep(self, n: int, t: int, arrival: int) -> None:
+            """Hand over to itself. Whether it held the name is not asked: Redis does not tell it there."""
+            name, token = self.names[n], self.token(n, t)
+
+            async def hand_over(backend: Any) -> Any:
+                heir = Claim(name, token, 2 * LONG, self.place(backend, arrival))
+                return (await backend.hand_over(name, token, heir, arrival, 5.0)).heir
+
+            self.ask(name, hand_over)
+            self.inspect(n)
+
+        @precondition(lambda self: self.lines)
+        @rule(n=st.integers(0, 1), t=st.integers(0, 2), arrival=st.integers(1, 9))
+        def retreat(self, n: int, t: int, arrival: int) -> None:
+            name, token = self.names[n], self.token(n, t)
+            for subject in self.subjects:
+                place = self.place(subject.backend, arrival)
+                subject.step(subject.backend.retreat(Claim(name, token, LONG, place), LONG, 5.0))
+            self.inspect(n)
+
+        @precondition(lambda self: self.lines)
         @rule(n=st.integers(0, 1), t=st.integers(0, 2))
         def undo(self, n: int, t: int) -> None:
             name, token = self.names[n], self.token(n, t)
             self.ask(name, lambda b: b.undo(name, token, 5.0))
+            self.inspect(n)
 
         @rule(n=st.integers(0, 3), t=st.integers(0, 2), ttl=st.sampled_from([LONG, 2 * LONG]))
         def claim(self, n: int, t: int, ttl: float) -> None:

@@ -237,7 +237,8 @@ class MemoryBackend:
                 self._serve(name, proposal, before, own)
                 if own and name not in memory.held:
                     memory.held[name] = held
-            self._leave_line(name, token)
+            if token != heir.token:  # else it is a claim, and keeps its place
+                self._leave_line(name, token)
             if self._forgetful:
                 return Unmarked()
             answer = self._claim(heir, proposal, plausible=ours)

@@ -192,7 +192,8 @@ class LineMember(Member, Protocol):
     ) -> Handed | Unmarked:
         """As `Line.hand_over`. A new fence is `proposal` if that is higher than the node's own.
 
-        To itself: the token keeps the lock, and its fence, unless somebody in line came before it by arrival and token.
+        To itself: the token keeps the lock, unless somebody in line came before it by arrival and token. It keeps its fence as
+        well, but for a node that raised it for somebody who could not be told. `Handed.held` says nothing then.
         """
 
     async def retreat(self, claim: Claim, longest: float, within: float) -> int:

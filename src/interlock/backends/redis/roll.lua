@@ -22,7 +22,10 @@ local function left_of(name, most)
   if closed then return 0 end -- nobody is served
   local line, longest = redis.pcall('ZRANGE', name, 0, 99), 0
   if line.err or #line == 100 then return most end
-  for _, member in ipairs(line) do longest = math.max(longest, tonumber(string.match(member, ' (%d+)$')) or 0) end
+  for _, member in ipairs(line) do
+    local ms = string.match(member, ' (%d+)$')
+    if ms and #ms < 16 then longest = math.max(longest, tonumber(ms)) end -- as in serve.lua
+  end
   return longest
 end
 local names = redis.call('ZREVRANGE', long, 0, 999, 'WITHSCORES')

@@ -72,8 +72,8 @@ local function serve(before, own, fence, idle, epoch, proposal, stands, popped)
       put_back(member, arrived, idle)
       break
     end
-    local token, inbox, ms = string.match(member, '^(.*) (%S+) (%d+)$')
-    if token then
+    local token, inbox, ms = string.match(member, '^(.*) (%S+) ([1-9]%d*)$')
+    if token and #ms < 16 then -- else a stranger wrote it, and it is forgotten: the server would not take that for an expiry
       fence = fence or mint(tonumber(ms), idle, epoch, proposal)
       local told = 0
       if fence then -- what is published cannot be taken back, so that comes last

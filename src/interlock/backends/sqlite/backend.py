@@ -103,15 +103,15 @@ class SqliteBackend:
         asked = self._ask(claim.token, within, self._store.claim, (claim,))
         return asked if claim.place is None and claim.token not in self._waiting else self._in_line(claim, asked)
 
-    async def _in_line(self, claim: Claim, asked: Coroutine[Any, Any, Granted | Refused]) -> Granted | Refused:
+    async def _in_line(self, claim: Claim, asked: Coroutine[Any, Any, T]) -> T:
         answer = await asked
         self._stands(claim, answer)
         return answer
 
-    def _stands(self, claim: Claim, answer: Granted | Refused) -> None:
+    def _stands(self, claim: Claim, answer: object) -> None:
         if isinstance(answer, Granted):
             self._waiting.discard(claim.token)
-        elif claim.place is not None:
+        elif claim.place is not None and not isinstance(answer, Unmarked):
             self._waiting.add(claim.token)
 
     def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Coroutine[Any, Any, Granted | Gone]:
@@ -150,7 +150,8 @@ class SqliteBackend:
 
     def vote(self, claim: Claim, proposal: int, within: float) -> Coroutine[Any, Any, Granted | Refused | Unmarked]:
         """See `port.Member.vote`."""
-        return self._ask(claim.token, within, self._store.vote, (claim, proposal))
+        asked = self._ask(claim.token, within, self._store.vote, (claim, proposal))
+        return asked if claim.place is None and claim.token not in self._waiting else self._in_line(claim, asked)
 
     async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
         """See `port.Member.roll`. Waits are not noted here."""
@@ -178,7 +179,7 @@ class SqliteBackend:
 
     def retreat(self, claim: Claim, longest: float, within: float) -> Coroutine[Any, Any, int]:
         """See `port.LineMember.retreat`."""
-        return self._ask(claim.token, within, self._store.retreat, (claim, longest))
+        return self._in_line(claim, self._ask(claim.token, within, self._store.retreat, (claim, longest)))
 
     async def open_inbox(self, within: float) -> str:
         """See `port.Line.open_inbox`. No file is touched; it waits for its turn so that one is opened, and closed at last."""

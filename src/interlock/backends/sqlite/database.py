@@ -8,7 +8,8 @@ Invariants
 - The file has one name, and is used under it: whoever finds a second one, or that another process uses another, is refused.
 - A verb is done in the file that the path *as it was given* leads to: a link that leads elsewhere now is followed, by the next
   verb. So is a file that was deleted or replaced.
-- Log and shared memory are those of all who have the file open: who comes and finds one of them gone is refused.
+- Log and shared memory are those of all who have the file open: who comes and finds one of them gone, or another in its place,
+  is refused.
 - *Adoption.* The first opener of a boot frees every lease (their times were read on a clock that is gone) and lifts the
   counter by JUMP, or to the wall clock if that is higher, with one fully synchronous commit. Ordinary commits are not
   synchronous, so a power cut may lose the last ones; it also ends the boot, and JUMP exceeds all fences of a boot. Nobody
@@ -38,7 +39,7 @@ from . import faults
 from .gate import Budget, Gate, Shut
 from .place import quoted
 from .presence import File, Presence
-from .rights import BESIDE, GATE, follow
+from .rights import GATE, follow
 
 APPLICATION_ID = 0x696C636B
 VERSION = 3
@@ -60,13 +61,13 @@ class Database:
         "_connection",
         "_device",
         "_gate",
-        "_inode",
         "_named",
         "_path",
         "_presence",
         "boot",
         "connected",
         "execute",
+        "inode",
         "pid",
     )
 
@@ -80,7 +81,7 @@ class Database:
         self.execute: Execute = _not_connected
         self._path = path
         self._named = named
-        self._inode = self._device = -1
+        self.inode = self._device = -1
         self._connection: sqlite3.Connection | None = None
         self._presence: Presence | None = None
         self._gate = Gate(path + GATE, stat_of(path))
@@ -97,13 +98,13 @@ class Database:
         """Whether the path leads to this very file now, as it was given and as it was resolved."""
         try:
             found = os.stat(self._named)
-            if self._path != self._named and found.st_ino == self._inode:
+            if self._path != self._named and found.st_ino == self.inode:
                 found = os.stat(self._path)
         except OSError as error:
             if by_a_handler(error):
                 raise
             return False
-        return found.st_ino == self._inode and found.st_dev == self._device
+        return found.st_ino == self.inode and found.st_dev == self._device
 
     def leave(self) -> None:
         """Let others in. Harmless when not inside."""
@@ -123,8 +124,8 @@ class Database:
         if not size:
             _make_empty(self._path, size is None)
         found = os.stat(self._path)
-        self._inode, self._device = found.st_ino, found.st_dev
-        if (self._device, self._inode) in _spoilt:
+        self.inode, self._device = found.st_ino, found.st_dev
+        if (self._device, self.inode) in _spoilt:
             raise faults.inherited(address)
         if size:
             _probe(self._path, address)
@@ -133,8 +134,7 @@ class Database:
         self._presence = Presence(self._path)
         if not self._presence.mark():
             raise faults.open_elsewhere(address)
-        if lost := self._split():
-            raise faults.split(address, lost)
+        self._refuse_split(address)
         patience = max(budget.left(), 0.0)  # for somebody who ignores the gate
         connection = sqlite3.connect(self._path, timeout=patience, isolation_level=None, check_same_thread=False)
         self._connection = connection
@@ -143,26 +143,30 @@ class Database:
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise faults.no_log(address, mode)
+        connection.execute("SELECT boot FROM clock").fetchone()  # from the first look on, log and shared memory are there
         follow(self._path)
+        self._presence.mark_beside()
+        self._refuse_split(address)  # somebody who came at once, past a gate that was deleted
         connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         if not _adopt(connection.execute, boot, wall_ms, seen, self._presence.alone):
             raise faults.another_boot(address)
+        connection.execute("DELETE FROM roll WHERE since NOT LIKE ?", (f"{self.inode}.%",))  # a copy's: it may be older
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA busy_timeout = 0")  # from here on the store waits, and looks at its budget
         self.boot = boot
         self.execute = connection.cursor().execute  # one cursor for all: a new one per statement costs a microsecond
         self.connected = True
 
-    def _split(self) -> str:
-        """Which of the files beside it was deleted though others have the database open: we would not see what they write, nor
-        they what we do. "" if none was. Inside the gate they are there, or somebody is about to have closed it outside.
+    def _refuse_split(self, address: str) -> None:
+        """Refuse a file that others have open with a log or shared memory that is not at its place any more: we would not see
+        what they write, nor they what we do. Inside the gate all agree, or somebody is about to have closed it outside.
         """
+        assert self._presence is not None  # noqa: S101 - it is marked
         for _ in range(LOOKS):
-            lost = [self._path + ending for ending in BESIDE if not os.path.exists(self._path + ending)]
-            if not lost or self._presence is None or self._presence.alone():
-                return ""
+            if self._presence.agrees():
+                return
             sleep(LOOK)
-        return lost[0]
+        raise faults.split(address)
 
     def close(self, budget: Budget) -> None:
         """Close the file inside the gate, or without it when that cannot be had in time. Does nothing after a fork."""
@@ -199,7 +203,7 @@ class Database:
         """See `forks`."""
         if self._connection is not None:
             forks.keep((self.execute, self._connection))
-            _spoilt.add((self._device, self._inode))
+            _spoilt.add((self._device, self.inode))
         if self._presence is not None:
             self._presence.disown()
         self.connected, self.execute, self._connection = False, _not_connected, None

@@ -110,12 +110,12 @@ def open_elsewhere(address: str) -> UsageError:
     )
 
 
-def split(address: str, lost: str) -> UsageError:
-    """A file beside the database is gone, and others go on without noticing."""
+def split(address: str) -> UsageError:
+    """A file beside the database is gone, or another is in its place, and others go on without noticing."""
     return UsageError(
-        f"{address} is open in other processes, and {lost} was deleted under them: what they are granted could not be seen "
-        "from here. Nothing was written. End the programs that use it ('fuser' on the file names them), and keep the file away "
-        "from cleaners of temporary files"
+        f"{address} is open in other processes, and the -wal or -shm beside it was deleted or replaced under them: what they "
+        "are granted could not be seen from here. Nothing was written. End the programs that use it ('fuser' on the file names "
+        "them), and keep the file away from cleaners of temporary files"
     )
 
 

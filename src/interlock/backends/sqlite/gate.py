@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Callable
+from errno import EACCES, EINVAL, EPERM
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from math import inf
 from time import monotonic, sleep
@@ -68,14 +69,18 @@ class Gate:
         except FileNotFoundError:
             self._file = os.open(path, flags | os.O_CREAT, mode)
             made = True
-        found = os.fstat(self._file)
-        self._inode, self._device = found.st_ino, found.st_dev
-        if made and like is not None:
-            with suppress(PermissionError):
-                os.fchown(self._file, -1 if os.geteuid() else like.st_uid, like.st_gid)
-        if made or (like is not None and stat.S_IMODE(found.st_mode) != mode):
-            with suppress(PermissionError):  # it is somebody else's
-                os.fchmod(self._file, mode)  # whatever the umask says
+        try:
+            found = os.fstat(self._file)
+            self._inode, self._device = found.st_ino, found.st_dev
+            if made and like is not None:
+                _if_allowed(os.fchown, self._file, -1, like.st_gid)
+                if not os.geteuid():
+                    _if_allowed(os.fchown, self._file, like.st_uid, -1)
+            if made or (like is not None and stat.S_IMODE(found.st_mode) != mode):
+                _if_allowed(os.fchmod, self._file, mode)  # whatever the umask says
+        except BaseException:
+            self.close()
+            raise
 
     def enter(self, budget: Budget) -> bool:
         """Be the only one inside; tries at least once. False: another sidecar is at the path now, and newcomers queue there.
@@ -123,3 +128,12 @@ class Gate:
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
+
+
+def _if_allowed(change: Callable[..., None], *args: int) -> None:
+    """Not allowed: the file is somebody else's, or the owner has no number in this container (EINVAL)."""
+    try:
+        change(*args)
+    except OSError as error:
+        if by_a_handler(error) or error.errno not in (EPERM, EACCES, EINVAL):
+            raise

@@ -5,8 +5,8 @@ have two gates and two logs. A hard link can be seen (`st_nlink`). That somebody
 cannot.
 
 The mark is a shared lock (`F_OFD_SETLK`) on one byte far behind the end of the file, further than SQLite ever locks. Which byte
-it is says under which name the file is open: all who agree on the name share one. The kernel shows everybody the marks of all
-processes, whatever container they are in.
+it is says under which name the file is open: all who agree on the name share one. A second mark, in a range of its own, says
+with which log and shared memory. The kernel shows everybody the marks of all processes, whatever container they are in.
 
 Invariants
 - A name is a directory and an entry in it. A directory that was moved, or is mounted twice, is the same one.
@@ -21,13 +21,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+from hashlib import blake2b
 from struct import Struct
 from zlib import crc32
 
 from ...runtime import forks
+from . import rights
 
-FIRST = 2**61  # of the bytes that marks are on
+FIRST = 2**61  # of the bytes that the marks of names are on
 BYTES = 2**60
+BESIDE = FIRST + BYTES  # the first of as many for the marks of what lies beside the file
 
 _FLOCK = Struct("hhqqi4x")  # type, whence, start, length, process
 
@@ -62,6 +65,18 @@ class Presence:
         after = self._byte + 1
         return self._nobody(FIRST, self._byte - FIRST) and self._nobody(after, FIRST + BYTES - after)
 
+    def mark_beside(self) -> None:
+        """From now on others see with which log and shared memory we have it open. Raises OSError."""
+        self._lock(fcntl.F_OFD_SETLK, fcntl.F_RDLCK, _byte_beside(self._path), 1)
+
+    def agrees(self) -> bool:
+        """Whether nobody has the file open with another log or shared memory than are beside it now. Raises OSError."""
+        try:
+            byte = _byte_beside(self._path)
+        except FileNotFoundError:
+            return self._nobody(BESIDE, BYTES)
+        return self._nobody(BESIDE, byte - BESIDE) and self._nobody(byte + 1, BESIDE + BYTES - byte - 1)
+
     def alone(self) -> bool:
         """Whether nobody else has the file open, in this process or another. Raises OSError."""
         return self._nobody(FIRST, BYTES)
@@ -75,7 +90,7 @@ class Presence:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor < 0:
             return
-        _lock(descriptor, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, FIRST, BYTES)  # closing might not do: a child may have a copy
+        _lock(descriptor, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, FIRST, 2 * BYTES)  # closing might not do: a child may have a copy
         _take(_marked, self._file, descriptor)
         _spent.setdefault(self._file, []).append(descriptor)
         if self._file not in _marked and (inside or not os.fstat(descriptor).st_nlink):  # nobody opens a file without a name
@@ -105,6 +120,12 @@ def name_of(path: str) -> str:
 def _byte(path: str) -> int:
     directory, entry = os.path.split(path)
     return FIRST + (os.stat(directory).st_ino % 2**28 << 32) + crc32(os.fsencode(entry))
+
+
+def _byte_beside(path: str) -> int:
+    """Raises FileNotFoundError if one of them is missing."""
+    inodes = " ".join(str(os.stat(path + ending).st_ino) for ending in rights.BESIDE)
+    return BESIDE + int.from_bytes(blake2b(inodes.encode(), digest_size=8).digest(), "big") % BYTES
 
 
 def _lock(descriptor: int, command: int, kind: int, start: int, length: int) -> int:

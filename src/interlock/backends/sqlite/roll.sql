@@ -19,7 +19,7 @@ CREATE TABLE roll (
     used INTEGER NOT NULL,
     window REAL NOT NULL,
     lineage TEXT NOT NULL, -- see core.membership
-    since TEXT NOT NULL -- another one with each roll, though they may be alike
+    since TEXT NOT NULL -- the inode of the file, since a copy may be an older state; and another number with each roll
 );
 
 COMMIT;

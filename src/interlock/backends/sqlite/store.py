@@ -188,7 +188,7 @@ class Store(Entrance):
         if found[8] == token and found[-1] > now:
             execute(line.LEAVE, (name, heir.token))  # or it might be served in its own absence
         held, served = self._vacate(execute, found, name, token, now, proposal, before, token if token == heir.token else "")
-        if not held:
+        if not held and token != heir.token:  # else it is a claim, and keeps its place
             execute(line.LEAVE, (name, token))
         answer: Granted | Refused | Unmarked = Unmarked()
         if not self._forgetful(execute):
@@ -310,8 +310,8 @@ class Store(Entrance):
         execute("DELETE FROM loss")
         execute(
             "INSERT OR REPLACE INTO roll (id, nodes, high, seed, closed, used, window, lineage, since) "
-            "VALUES (1, ?, ?, ?, ?, ?, ?, ?, hex(randomblob(8)))",
-            ("\n".join(roll.nodes), high, roll.seed, roll.closed, high > 0, window, lineage(roll)),
+            "VALUES (1, ?, ?, ?, ?, ?, ?, ?, ? || '.' || hex(randomblob(8)))",
+            ("\n".join(roll.nodes), high, roll.seed, roll.closed, high > 0, window, lineage(roll), database.inode),
         )
         execute("UPDATE clock SET counter = max(counter, ?) WHERE id = 1", (roll.seed,))
         execute("COMMIT")
