@@ -182,7 +182,8 @@ class QuorumBackend:
         return outcomes
 
     async def release(self, name: str, token: str, within: float) -> bool:
-        """See `port.Backend.release`. True when a quorum had it; raises NoQuorum when too few nodes answer."""
+        """See `port.Backend.release`. True when a quorum had it, or may have had: silence is no loss, as for an extension. Raises
+        NoQuorum when too few nodes answer."""
         until = self._runtime.now() + within
         done, held, poll = await self._release(name, token, within)
         if done >= self.needed:
@@ -190,7 +191,7 @@ class QuorumBackend:
         if held >= self.needed:
             return True
         if done >= self.needed:
-            return False
+            return len(poll.asked) - list(poll.answers.values()).count(False) >= self.needed
         self._asked.add(token)
         raise self.electorate.no_quorum(f"no quorum to release '{name}'", poll)
 
