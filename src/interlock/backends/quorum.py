@@ -182,7 +182,7 @@ class QuorumBackend:
         return outcomes
 
     async def release(self, name: str, token: str, within: float) -> bool:
-        """See `port.Backend.release`. True when a quorum had it, or may have had: silence is no loss, as for an extension. Raises
+        """See `port.Backend.release`. True when a quorum had it, or may have had: as for an extension, silence is no loss. Raises
         NoQuorum when too few nodes answer."""
         until = self._runtime.now() + within
         done, held, poll = await self._release(name, token, within)
