@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from itertools import pairwise
 from math import inf
@@ -206,6 +207,32 @@ def test_a_client_that_stays_measures_again_too(three: list[Node], monkeypatch: 
         assert votes(three[2])
 
     run_body(body, urls(three), "blocking")
+
+
+def test_what_is_wrong_with_a_node_is_not_raised_by_a_release(three: list[Node], colour: str) -> None:
+    """A program that has warnings raised hears of it where it asks for a lock."""
+
+    async def body(kit: Kit) -> None:
+        assert await brief(kit)
+        client = kit.client()
+        three[2].kill()
+        lease = await client.lock("x", ttl=20).acquire()
+        three[2].restart(empty=True)
+        three[2].command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        electorate = backend_of(client).electorate  # type: ignore[attr-defined]
+        electorate.nodes[2].health.answered()  # it need not rest
+        electorate._vet_again = 0.0
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert await lease.release()
+            electorate._vet_again = 0.0
+            with pytest.raises(RuntimeWarning, match="allkeys-lru"):
+                await client.lock("x", ttl=20).acquire()
+
+    try:
+        run_body(body, urls(three), colour)
+    finally:
+        three[2].command("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
 STAMP = "import sys, time; begin = time.time(); time.sleep(0.15); print(begin, time.time(), file=open(sys.argv[1], 'a'))"

@@ -54,6 +54,9 @@ VET_PAUSE = 1.0
 BIRTH = 0.25  # how long a new cluster waits for its last nodes, when it could do without
 HEDGE, LONGEST_HEDGE = 2 * SILENT, 0.25  # how long others may be silent before a node that rests is asked after all
 
+# What those who ask for a lock shall hear, and nobody else. A program may have warnings raised.
+NOT_ASKED_FOR = (UsageError, Unavailable, RuntimeWarning)
+
 Ask = Callable[[Member], Coroutine[Any, Any, Any]]
 Late = Callable[[Sequence[int], float], Ask]  # what nodes that rest are asked after all, so many seconds after the others
 
@@ -265,7 +268,7 @@ class Electorate:
         """After a lock was given back: what `prepare` would do before the next one, which this client may not live to ask for.
         Nodes that cast no vote are noted, or let in. Raises nothing: it is not what was asked for."""
         if self._open_yet and not self.settled():
-            with suppress(UsageError, Unavailable):
+            with suppress(*NOT_ASKED_FOR):
                 await self.prepare(within)
 
     async def _roll_call(
