@@ -161,9 +161,10 @@ Measure(c, l) ==
        client' = [client EXCEPT ![c][l].left = Top({0} \cup {loss[k].left : k \in forgot \ unknown})]
   /\ UNCHANGED <<node, loss, saved, used>>
 
-\* A node notes how long is left. The first note stays.   backends/redis/roll.lua
+\* A node notes how long is left. Of several ends the nearest stays.   backends/redis/roll.lua
 NoteEnd(c, l, n) ==
-  /\ Rule("notes") /\ Lasts(l) /\ client[c][l].left # None /\ node[n].notes[l].left = None
+  /\ Rule("notes") /\ Lasts(l) /\ client[c][l].left # None
+  /\ node[n].notes[l].left = None \/ client[c][l].left < node[n].notes[l].left
   /\ node' = [node EXCEPT ![n].notes[l].left = client[c][l].left]
   /\ UNCHANGED <<loss, client, saved, used>>
 

@@ -296,8 +296,10 @@ def test_waits_are_noted_once_and_counted_on(member: Member, step: Step, store: 
     (second,) = step(member.roll(5.0, True, 0.0, [Wait("loss", 500.0, 60.0)])).waits
     assert first.age <= second.age < 100.0, "the first note stays"
     assert 59.0 < second.left <= 60.0, "what is left is news"
-    (third,) = step(member.roll(5.0, True, 0.0, [Wait("loss", 0.0, 0.0)])).waits
-    assert 50.0 < third.left <= second.left, "and stays, too"
+    (third,) = step(member.roll(5.0, True, 0.0, [Wait("loss", 0.0, 90.0)])).waits
+    assert 50.0 < third.left <= second.left, "of two ends the nearest stays"
+    (third,) = step(member.roll(5.0, True, 0.0, [Wait("loss", 0.0, 10.0)])).waits
+    assert 5.0 < third.left <= 10.0, "whenever it is noted"
     assert step(member.roll(5.0)).waits[0].age >= third.age, "whoever only looks is told"
     assert step(member.enroll(Roll(NODES), step(member.roll(5.0, True)).loss, 5.0))
     many = [Wait(f"loss{n}", 0.0, 0.0) for n in range(NOTED)]
@@ -315,6 +317,13 @@ def test_what_is_no_wait_is_not_told(valkey_node: Node, step: Step) -> None:
     valkey_node.command("DEL", "interlock:waits")
     valkey_node.command("LPUSH", "interlock:waits", "x")
     assert step(backend.roll(5.0, True, 0.0, [Wait("loss", 1.0)])).waits[0].loss == "loss", "somebody spoilt it: written anew"
+    valkey_node.command("SET", "interlock:waits", "a 1 1 " * 200_000)
+    assert [wait.loss for wait in step(backend.roll(5.0, True, 0.0, [Wait("loss", 1.0)])).waits] == ["loss"], "nor in time"
+    valkey_node.command("SET", "interlock:waits", f"a 1 {10**30}")
+    step(backend.roll(5.0, True, 0.0, [Wait("loss", 1.0)]))
+    assert [wait.loss for wait in step(backend.roll(5.0)).waits] == ["a", "loss"], "it is noted beside what cannot be"
+    valkey_node.command("DEL", "interlock:waits")
+    assert step(backend.roll(5.0, True, 0.0, [Wait("two words", 1.0), Wait("x" * 500, 1.0)])).waits == ()
     valkey_node.command("FLUSHALL")
     step(backend.close())
 

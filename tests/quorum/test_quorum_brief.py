@@ -6,15 +6,20 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import pytest
 
 import interlock
+from interlock.backends import electorate
 from interlock.backends.electorate import Electorate
+from interlock.runtime.base import now
 from interlock.testing import Node, start_nodes, stop_nodes
+from interlock.testing.conformance import backend_of
 from interlock.testing.faces import Kit, run_body
 
 from .conftest import urls
@@ -139,6 +144,95 @@ def test_a_wait_counts_for_one_loss(three: list[Node]) -> None:
         assert time.monotonic() - began > TTL
 
     run_body(body, urls(three), "blocking")
+
+
+def test_so_is_a_node_that_was_away_when_its_list_was_opened(three: list[Node]) -> None:
+    """It forgot nothing, and is closed still: whoever changed the list (`core.change`) could not tell it."""
+
+    async def body(kit: Kit) -> None:
+        assert await brief(kit)
+        three[2].command("HSET", "interlock:roll", "list", "closed")
+        until = time.monotonic() + SOON
+        while three[2].command("HGET", "interlock:roll", "list") == b"closed" and time.monotonic() < until:
+            assert await brief(kit)
+            await kit.sleep(0.05)
+        assert three[2].command("HGET", "interlock:roll", "list") == three[0].command("HGET", "interlock:roll", "list")
+
+    run_body(body, urls(three), "blocking")
+
+
+def test_a_wait_for_a_long_lease_ends_when_that_is_released(three: list[Node]) -> None:
+    """How long it lasts was noted while it was held. It is measured again, and the shorter wait is noted."""
+
+    async def body(kit: Kit) -> None:
+        assert await brief(kit)
+        holder = kit.client(request_timeout=0.25)
+        lease = await holder.lock("long", ttl=3600).acquire()
+        three[2].kill()
+        three[2].restart(empty=True)
+
+        def end_is_noted() -> bool:
+            return all(node.command("GET", "interlock:waits").split()[-1] != b"-1" for node in three)
+
+        until = time.monotonic() + SOON
+        while await brief(kit) and not end_is_noted() and time.monotonic() < until:
+            await kit.sleep(0.05)
+        assert end_is_noted()
+        await lease.release()
+        assert await until_all_vote(kit, three)
+
+    run_body(body, urls(three), "blocking")
+
+
+def test_a_client_that_stays_measures_again_too(three: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(electorate, "MEASURE_PAUSE", 0.5)
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(request_timeout=0.25)
+        lease = await client.lock("long", ttl=3600).acquire()
+        three[2].kill()
+        three[2].restart(empty=True)
+        node = backend_of(client).electorate.nodes[2]  # type: ignore[attr-defined]
+        until = time.monotonic() + SOON
+        while (node.quarantine is None or node.quarantine.until == inf) and time.monotonic() < until:
+            await kit.sleep(0.05)
+            async with client.lock("cron", ttl=TTL):
+                pass
+        assert node.quarantine.until - now() > 3000
+        await lease.release()
+        while not votes(three[2]) and time.monotonic() < until:
+            await kit.sleep(0.05)
+            async with client.lock("cron", ttl=TTL):
+                pass
+        assert votes(three[2])
+
+    run_body(body, urls(three), "blocking")
+
+
+def test_what_is_wrong_with_a_node_is_not_raised_by_a_release(three: list[Node], colour: str) -> None:
+    """A program that has warnings raised hears of it where it asks for a lock."""
+
+    async def body(kit: Kit) -> None:
+        assert await brief(kit)
+        client = kit.client()
+        three[2].kill()
+        lease = await client.lock("x", ttl=20).acquire()
+        three[2].restart(empty=True)
+        three[2].command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        electorate = backend_of(client).electorate  # type: ignore[attr-defined]
+        electorate.nodes[2].health.answered()  # it need not rest
+        electorate._vet_again = 0.0
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert await lease.release()
+            electorate._vet_again = 0.0
+            with pytest.raises(RuntimeWarning, match="allkeys-lru"):
+                await client.lock("x", ttl=20).acquire()
+
+    try:
+        run_body(body, urls(three), colour)
+    finally:
+        three[2].command("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 
 STAMP = "import sys, time; begin = time.time(); time.sleep(0.15); print(begin, time.time(), file=open(sys.argv[1], 'a'))"

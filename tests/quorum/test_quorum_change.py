@@ -137,6 +137,7 @@ class Load:
         self.history: list[Event] = []
         self.refused: list[str] = []
         self.over = False
+        self._guard, self._leaving = threading.Lock(), set[str]()
         self._threads = [
             threading.Thread(target=self._blocking, args=(f"{name} {number}", nodes, number == 0))
             for name, nodes in (("old", old), ("new", new))
@@ -173,7 +174,18 @@ class Load:
     def _got(self, who: str, key: str, lease: Any) -> None:
         hold = lease._hold
         self._write(who, "got", key, fence=lease.fence, until=hold.deadline)
-        hold.watch(lambda what: self._write(who, "kept", key, until=hold.deadline) if what == "landed" else None)
+
+        def landed(what: str) -> None:  # an extension may land while the lease is being released: nobody believes it then
+            with self._guard:
+                if what == "landed" and key not in self._leaving:
+                    self._write(who, "kept", key, until=hold.deadline)
+
+        hold.watch(landed)
+
+    def _leave(self, who: str, key: str) -> None:
+        with self._guard:
+            self._leaving.add(key)
+            self._write(who, "leave", key)
 
     def _failed(self, who: str, key: str, error: BaseException) -> None:
         self._write(who, "not", key, note=type(error).__name__)
@@ -196,7 +208,7 @@ class Load:
                 continue
             self._got(who, key, lease)
             time.sleep(1.2 if renew and turn % 5 == 0 else 0.01)
-            self._write(who, "leave", key)
+            self._leave(who, key)
             try:
                 lease.release()
             except interlock.InterlockError:
@@ -220,7 +232,7 @@ class Load:
                     continue
                 self._got(who, key, lease)
                 await asyncio.sleep(0.01)
-                self._write(who, "leave", key)
+                self._leave(who, key)
                 try:
                     await lease.release()
                 except interlock.InterlockError:

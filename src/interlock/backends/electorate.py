@@ -49,9 +49,13 @@ BETWEEN_LOOKS = 0.05
 SOON = 0.001  # seconds, the least that anybody is given to answer
 LOOK_AGAIN = 0.1  # at most so long between two looks at whether enough have answered
 READMIT_PAUSE = 0.2
+MEASURE_PAUSE = 10.0  # between two looks at how long a node has to wait
 VET_PAUSE = 1.0
 BIRTH = 0.25  # how long a new cluster waits for its last nodes, when it could do without
 HEDGE, LONGEST_HEDGE = 2 * SILENT, 0.25  # how long others may be silent before a node that rests is asked after all
+
+# What those who ask for a lock shall hear, and nobody else. A program may have warnings raised.
+NOT_ASKED_FOR = (UsageError, Unavailable, RuntimeWarning)
 
 Ask = Callable[[Member], Coroutine[Any, Any, Any]]
 Late = Callable[[Sequence[int], float], Ask]  # what nodes that rest are asked after all, so many seconds after the others
@@ -64,6 +68,7 @@ class Node:
         self.member = member
         self.health = Health()
         self.quarantine: Quarantine | None = None
+        self.measured_at = -inf  # when we asked last how long it has to wait
         self.vetted = False
         self.ours = False  # it had a roll for our list once: it is one of us, by whatever address we know it
 
@@ -263,7 +268,7 @@ class Electorate:
         """After a lock was given back: what `prepare` would do before the next one, which this client may not live to ask for.
         Nodes that cast no vote are noted, or let in. Raises nothing: it is not what was asked for."""
         if self._open_yet and not self.settled():
-            with suppress(UsageError, Unavailable):
+            with suppress(*NOT_ASKED_FOR):
                 await self.prepare(within)
 
     async def _roll_call(
@@ -516,12 +521,15 @@ class Electorate:
                 continue
             elif standing.loss != quarantine.loss:  # which loss it was, is known from now on; or it forgot once more
                 node.quarantine, more = Quarantine(self._runtime.now(), loss=standing.loss), True
-            elif quarantine.until == inf:
+            elif quarantine.until > now:
                 others = [other for number, other in standings.items() if number != index]
-                known = self._informed(quarantine, others, standing)
-                if known.until == inf and (measured := self._measure(known, now, others, standing)) is not None:
-                    known, news = measured, True
-                    self._tell_how_long(node.member.address, known.until - self._runtime.now())
+                known, node.measured_at = self._informed(quarantine, others, standing), now
+                measured = self._measure(known, now, others, standing)
+                if measured is not None and measured.until < known.until:
+                    if self._sooner(measured.until, known.until):
+                        news = True
+                        self._tell_how_long(node.member.address, measured.until - self._runtime.now())
+                    known = measured
                 node.quarantine, more = known, more or known.until <= self._runtime.now()
             else:
                 await self._readmit_one(node, standing, list(standings.values()), within)
@@ -556,19 +564,27 @@ class Electorate:
 
     @staticmethod
     def _due(node: Node, now: float) -> bool:
+        """Whether there is something to be done for it. A long wait is measured again: what it was for may be released."""
         quarantine = node.quarantine
-        return quarantine is not None and (quarantine.until <= now or quarantine.until == inf) and node.health.retry_at <= now
+        if quarantine is None or node.health.retry_at > now:
+            return False
+        return quarantine.until <= now or quarantine.until == inf or now >= node.measured_at + MEASURE_PAUSE
+
+    def _sooner(self, end: float, other: float) -> bool:
+        """Whether others would believe that this is sooner, if it were noted. Each who tells it adds what clocks may differ."""
+        now, rate = self._runtime.now(), self.drift
+        return now + outlast(outlast(max(end - now, 0.0), rate), rate) < other
 
     def _measure(self, quarantine: Quarantine, asked_at: float, others: list[Standing], own: Standing) -> Quarantine | None:
         """How long it has to wait. None: that cannot be told yet.
 
         The others must have been asked after it was known that this one does not vote, and so long after that, that whatever
-        counts on its vote has come to them too (`allow`).
+        counts on its vote has come to them too (`allow`). When most forgot, what was known before that is more.
         """
         good = [standing for standing in others if self._good(standing)]
         most_forgot = len(good) < self.needed
         if most_forgot:
-            if not self._nearly_everybody(len(others) + 1):
+            if quarantine.until < inf or not self._nearly_everybody(len(others) + 1):
                 return None
             good = [*others, own]  # what anybody still knows must do
         window = max([self.window, *(standing.roll.window for standing in good if standing.roll is not None)])

@@ -15,6 +15,7 @@ from _thread import allocate_lock  # threading itself is forbidden to backends: 
 from bisect import insort
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -355,7 +356,7 @@ class MemoryBackend:
         now, noted = memory.now(), memory.waits
         for loss, age, left in waits:
             since, until = noted.get(loss, (now - age, None))
-            noted[loss] = since, now + left if until is None and left is not None else until
+            noted[loss] = since, until if left is None else min(now + left, inf if until is None else until)
         while len(noted) > NOTED:
             del noted[next(iter(noted))]
         return tuple(
@@ -369,7 +370,7 @@ class MemoryBackend:
         roll = memory.roll
         if roll is None or memory.enrolled_in != memory.life:
             return f"{self.address}/{memory.loss}/{memory.life}" if memory.loss else ""
-        return f"{memory.life}.{memory.enrolments} {roll.unused}"
+        return f"{self.address}/{memory.life}.{memory.enrolments}/{roll.unused}"
 
     async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
         """See `port.Member.enroll`."""

@@ -26,9 +26,9 @@ from typing import Any, cast
 from ..core import fence as fences
 from ..core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, Unmarked, free
 from ..core.quorum import Extensions, Tally
-from ..errors import NoQuorum, Unavailable, UsageError
+from ..errors import Unavailable, UsageError
 from ..runtime.base import Runtime
-from .electorate import SOON, Ask, Electorate, Poll
+from .electorate import NOT_ASKED_FOR, SOON, Ask, Electorate, Poll
 from .port import Capabilities, LineMember, Member
 
 LEAD_MS = 50  # how far ahead of our clock a proposal is, so that nodes whose clocks are a little ahead can take it too
@@ -177,12 +177,13 @@ class QuorumBackend:
             within,
             hear_out=True,
         )
-        with suppress(UsageError, NoQuorum):  # about the list of nodes: for those to hear who ask for a lock
+        with suppress(*NOT_ASKED_FOR):
             await self.electorate.readmit(max(until - self._runtime.now(), SOON))
         return outcomes
 
     async def release(self, name: str, token: str, within: float) -> bool:
-        """See `port.Backend.release`. True when a quorum had it; raises NoQuorum when too few nodes answer."""
+        """See `port.Backend.release`. True when a quorum had it, or may have had: silence is no loss, as for an extension.
+        Raises NoQuorum when too few nodes answer."""
         until = self._runtime.now() + within
         done, held, poll = await self._release(name, token, within)
         if done >= self.needed:
@@ -190,7 +191,7 @@ class QuorumBackend:
         if held >= self.needed:
             return True
         if done >= self.needed:
-            return False
+            return len(poll.asked) - list(poll.answers.values()).count(False) >= self.needed
         self._asked.add(token)
         raise self.electorate.no_quorum(f"no quorum to release '{name}'", poll)
 

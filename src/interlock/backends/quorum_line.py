@@ -198,7 +198,8 @@ class QuorumLine(QuorumBackend):
             window = self.electorate.window
             proposal = record.fence + 1 if record.fence else self._proposal()
             tally = Tally(asked, len(self.nodes))
-            spoke = held = 0
+            spoke, had = 0, set(record.nodes)  # those that may have had it: silence is no loss
+            held = 0
             over = False  # a quorum has answered: nobody will undo it
 
             async def hand(member: Any) -> object:
@@ -219,6 +220,8 @@ class QuorumLine(QuorumBackend):
                 if isinstance(outcome, Handed):
                     spoke += 1
                     held += outcome.held
+                    if not outcome.held:
+                        had.discard(index)
                     outcome = outcome.heir
                 elif isinstance(outcome, Unavailable):
                     failed.add(index)
@@ -248,7 +251,7 @@ class QuorumLine(QuorumBackend):
             except InterlockError:  # a quorum has let go of the lease all the same; the heir asks for itself, and hears it
                 answer = Refused(0.0, tally.owner(), tuple(poll.votes()), spent=True)
             self._asked.discard(token)
-            return Handed(held >= self.needed, answer)
+            return Handed(len(had) >= self.needed, answer)
         finally:
             seat.asking = False
 

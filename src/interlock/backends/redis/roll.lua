@@ -44,20 +44,23 @@ if good and tonumber(ARGV[2]) > (tonumber(roll[7]) or 0) then
   roll[7] = ARGV[2]
 end
 -- Waits of nodes that cast no vote (core/waits.py): `loss since until` each, in ms of this clock, until -1 while it is not known.
--- The first note of a loss stays. What the server refuses here is only not noted.
+-- The first note of a loss stays, and of several ends the nearest. What the server refuses here is only not noted. Anybody may have
+-- written there: what is longer than ours can be is none.
 local waits, known, changed, answer, longest = {}, {}, false, {}, 0
 local text = redis.pcall('GET', KEYS[3])
-for loss, since, ends in string.gmatch(type(text) == 'string' and text or '', '(%S+) (%-?%d+) (%-?%d+)') do
+if type(text) ~= 'string' or #text > 8192 then text = '' end
+for loss, since, ends in string.gmatch(text, '(%S+) (%-?%d+) (%-?%d+)') do
   known[loss] = {loss, tonumber(since), tonumber(ends)}
   waits[#waits + 1] = known[loss]
 end
 for i = 3, #ARGV - 1, 3 do
   local loss, left = ARGV[i], tonumber(ARGV[i + 2])
-  if not known[loss] then
-    known[loss], changed = {loss, clock_ms - tonumber(ARGV[i + 1]), -1}, true
-    waits[#waits + 1] = known[loss]
+  local wait = known[loss]
+  if not wait and #loss <= 128 and not string.find(loss, '%s') then
+    wait, changed = {loss, clock_ms - tonumber(ARGV[i + 1]), -1}, true
+    known[loss], waits[#waits + 1] = wait, wait
   end
-  if left >= 0 and known[loss][3] < 0 then known[loss][3], changed = clock_ms + left, true end
+  if wait and left >= 0 and (wait[3] < 0 or clock_ms + left < wait[3]) then wait[3], changed = clock_ms + left, true end
 end
 while #waits > 32 do table.remove(waits, 1) end
 for i, wait in ipairs(waits) do
@@ -66,7 +69,7 @@ for i, wait in ipairs(waits) do
   longest = math.max(longest, left)
   waits[i] = string.format('%s %.0f %.0f', wait[1], wait[2], wait[3])
 end
-if changed then redis.pcall('SET', KEYS[3], table.concat(waits, '\n'), 'PX', string.format('%.0f', 86400000 + longest)) end
+if changed then redis.pcall('SET', KEYS[3], table.concat(waits, '\n'), 'PX', string.format('%.0f', 86400000 + math.min(longest, 1e13))) end
 return {(roll[2] or roll[3]) and 1 or 0, good and 1 or 0, roll[2] or '', roll[3] or '0', roll[4] or '0', roll[5] or '', roll[7] or '0',
         roll[8] or '', held, closed and roll[11] or '', stamp(),
         info('server', 'run_id'), info('replication', 'role'), info('memory', 'maxmemory_policy'), answer, ARGV[#ARGV]}

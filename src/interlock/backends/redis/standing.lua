@@ -10,7 +10,9 @@ local clock = redis.call('TIME')
 local clock_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
 -- No two rolls have the same, though they may be alike: whoever looked at one must not change the other.
 local function stamp()
-  if good then return (roll[9] or '') .. ' ' .. roll[5] .. ' ' .. (roll[3] == '0' and 'unused' or 'used') end
+  if good then -- in one word: it is noted (roll.lua)
+    return (roll[9] or '') .. '/' .. (roll[5] or '') .. '/' .. (roll[3] == '0' and 'unused' or 'used') .. '/' .. history
+  end
   local loss = redis.call('GET', KEYS[2])
   return loss and loss .. '/' .. (history or '') or ''
 end
