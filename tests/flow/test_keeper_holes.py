@@ -294,6 +294,24 @@ def test_a_lease_whose_release_failed_is_looked_at_at_once() -> None:
         assert seen == [lease._hold]
 
 
+def test_a_lease_whose_release_failed_is_not_renewed(colour: str) -> None:
+    """The error says that it ends with its ttl. Whoever keeps the lease, as an attribute perhaps, kept the lock for ever."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(ttl=0.6, renew=True)
+        lease = await client.lock("x").acquire()
+        never_asks(client, kit, 0.0)
+        with pytest.raises(interlock.Unavailable, match="was not released: it ends with its ttl"):
+            await lease.release()
+        backend: Any = client._site.backend
+        del backend.release, backend.undo  # the store is back
+        assert await lease.wait_lost(PATIENCE)
+        assert lease.reason == "expired"
+        await (await client.lock("x").acquire(timeout=PATIENCE)).release()
+
+    run_body(body, f"memory://{uuid4().hex}", colour)
+
+
 def test_a_signal_that_strikes_while_answers_are_judged_does_not_end_renewal() -> None:
     """In a loop its handler's exception may come anywhere. What has come back must not be taken for on its way for ever."""
 

@@ -291,8 +291,9 @@ async def _give_back(site: Site, hold: Hold) -> bool:
 
 
 def _still_ours(site: Site, hold: Hold) -> None:
-    """Nothing came of its release. Whoever tells its holder may have had to pass it over meanwhile (`run_out`)."""
-    hold.leaving = False
+    """Nothing came of its release. Whoever tells its holder may have had to pass it over meanwhile (`run_out`). It is not
+    renewed any more: its holder wanted to be rid of it, and is told that it ends with its ttl."""
+    hold.leaving = hold.kept = False
     if hold.teller is not None and site.gate.mind is not None:
         with suppress(RuntimeError):  # no thread to be had
             site.gate.mind(hold)
