@@ -230,6 +230,26 @@ def test_callbacks_that_cannot_work_are_complained_about(caplog: pytest.LogCaptu
     assert "SystemExit" in caplog.text
 
 
+def test_a_callback_that_raises_a_cancellation_ends_no_renewal(caplog: pytest.LogCaptureFixture) -> None:
+    """As `task.result()` does, of a task that was cancelled: it was taken for the keeper's own."""
+
+    def look(lease: Any) -> None:
+        raise asyncio.CancelledError
+
+    async def main() -> None:
+        store = uuid4().hex
+        async with AsyncClient(f"memory://{store}", ttl=0.6) as client:
+            healthy = await client.lock("healthy").acquire()
+            victim = await client.lock("victim", on_lost=look).acquire()
+            remove(store, "victim")
+            assert await victim.wait_lost(PATIENCE)
+            await asyncio.sleep(1.2)
+            assert healthy.state == "held"
+
+    asyncio.run(main())
+    assert "on_lost of 'victim' raised" in caplog.text
+
+
 def never_asks(client: Any, kit: Kit, until: float) -> None:
     """From now on a release cannot even be sent, and says so at that moment, not before."""
     backend, now = client._site.backend, client._site.runtime.now

@@ -126,8 +126,8 @@ class AsyncioRuntime(World):
         return Task(task, stop)
 
     def call(self, function: Callable[[], object], what: str) -> None:
-        """See `Runtime.call`. In the loop, so it must not block."""
-        attempt(function, what)
+        """See `Runtime.call`. In the loop, so it must not block. It may look at a task that was cancelled: that is not ours."""
+        attempt(function, what, asyncio.CancelledError)
 
     def later(self, seconds: float, function: Callable[[], None]) -> None:
         """See `Runtime.later`."""
