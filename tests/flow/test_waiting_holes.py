@@ -210,6 +210,43 @@ def test_an_heir_that_is_served_from_the_line_before_the_answer_of_the_hand_over
     asyncio.run(main())
 
 
+def test_an_heir_that_was_served_keeps_its_grant_though_the_answer_of_the_hand_over_is_lost(url: str) -> None:
+    """The announcement has come, the answer never does. Whoever handed over took back what the heir held."""
+
+    async def main() -> None:
+        async with clients(url) as (one, two):
+            held = await one.lock("x", ttl=30).acquire()
+            early = asyncio.create_task(two.lock("x", ttl=30, renew=False).acquire())
+            await in_line(two)
+            late = asyncio.create_task(one.lock("x", ttl=30, fair=True).acquire())
+            await true(lambda: one._site.gate._doors["x"].waiters)
+            waiter(one).after = 0  # as of one that stood in line before, with another token
+            backend = one._site.backend
+            hand_over, served = backend.hand_over, asyncio.Event()
+
+            async def silent(*args: Any) -> Any:
+                await hand_over(*args)
+                await served.wait()
+                raise Unavailable("no answer", backend="memory", cause="timeout")
+
+            async def undo(name: str, token: str, within: float) -> bool:  # as a store does that has not answered
+                await backend.release(name, token, within)
+                return True
+
+            backend.hand_over, backend.undo = silent, undo
+            release = asyncio.create_task(held.release())
+            other = await asyncio.wait_for(early, SOON)  # it came earlier, so it was served
+            await other.release()  # and now the heir is
+            lease = await asyncio.wait_for(late, SOON)
+            served.set()
+            assert await release
+            assert lease.state == "held"
+            assert await holds(two, lease)
+            assert await lease.release()
+
+    asyncio.run(main())
+
+
 def test_told_to_ask_again_while_an_answer_is_on_its_way(url: str) -> None:
     async def main() -> None:
         async with clients(url) as (one, two):

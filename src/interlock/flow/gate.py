@@ -298,13 +298,18 @@ class Gate:
             self.in_line[token] = heir
             return True
 
-    def withdraw(self, heir: Waiter, token: str) -> None:
-        """Nothing came of that, if it was offered at all; it asks for itself."""
+    def withdraw(self, heir: Waiter, token: str) -> bool:
+        """Nothing came of that, if it was offered at all; it asks for itself. False: it was announced that it has it, before
+        the answer came, so it must be left that."""
         with self.guard:
+            if heir.hold is not None and heir.hold.token == token:
+                heir.offered = ""
+                return False
             if heir.offered == token:
                 heir.offered = ""
                 self.in_line.pop(token, None)
             heir.ring()
+            return True
 
     def handed(self, hold: Hold, heir: Waiter, given: Hold, barged: bool) -> bool:
         """The heir was granted it; `barged`: before all who wait elsewhere. Else none of those came before it: a new streak.
@@ -315,6 +320,8 @@ class Gate:
             self.in_line.pop(given.token, None)
             heir.offered = ""
             door = self._doors.setdefault(hold.name, Door())
+            if heir.hold is not None and heir.hold.token == given.token:  # it was announced before
+                return True
             if heir.gone or heir.hold is not None:
                 if door.holder is hold:
                     door.holder = given  # for a moment: it is released at once, with the next one as heir
