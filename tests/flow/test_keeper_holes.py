@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -121,6 +123,25 @@ def test_a_grant_that_cannot_become_a_lease_is_given_back(monkeypatch: pytest.Mo
             assert lease.state == "held", "and the next one is kept"
 
     run_body(body, f"memory://{store}", colour)
+
+
+def test_without_descriptors_nothing_is_left_and_the_error_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain OSError came out of `acquire` and `wait_lost`."""
+
+    def none_left() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    url = f"memory://{uuid4().hex}"
+    with Client(url, ttl=60) as client, Client(url) as other:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pipe", none_left)
+            for ask in (client.lock("x").acquire, client.lock("x").try_acquire):
+                with pytest.raises(interlock.Unavailable, match="no descriptor left"):
+                    ask()
+                assert not other.inspect("x").held
+        with client.lock("x") as lease:
+            monkeypatch.setattr(os, "pipe", none_left)
+            assert not lease.wait_lost(0.01)
 
 
 def test_an_end_that_comes_nearer_is_told_in_time() -> None:

@@ -25,6 +25,7 @@ from contextlib import suppress
 
 from ..core.claim import Refused
 from ..core.lease import Hold, Policy
+from ..errors import Unavailable
 from ..runtime import forks
 from ..runtime.base import Bell
 
@@ -249,7 +250,7 @@ class Gate:
             return
         door.watch()
         if hold.policy.renew and self.mind is not None:
-            with suppress(RuntimeError):  # no thread to be had
+            with suppress(RuntimeError, Unavailable):  # no thread to be had, or no descriptor
                 self.mind(hold)  # a keeper will say so if it is lost
                 return
         door.waiters[0].ring()  # it has to mind the time itself

@@ -214,7 +214,7 @@ async def wait_lost(site: Site, hold: Hold, timeout: float | None) -> bool:
 async def _watch(site: Site, hold: Hold, going_on: Callable[[], bool], until: Callable[[], float]) -> None:
     """Wait while `going_on`; look again whenever something becomes of the lease, and at `until`."""
     runtime = site.runtime
-    bell = runtime.bell()
+    bell = runtime.latch()  # no descriptor: there may be none left
 
     def ring(what: str) -> None:
         bell.ring()
@@ -295,7 +295,7 @@ def _still_ours(site: Site, hold: Hold) -> None:
     renewed any more: its holder wanted to be rid of it, and is told that it ends with its ttl."""
     hold.leaving = hold.kept = False
     if hold.teller is not None and site.gate.mind is not None:
-        with suppress(RuntimeError):  # no thread to be had
+        with suppress(RuntimeError, Unavailable):  # no thread to be had, or no descriptor
             site.gate.mind(hold)
     if (now := site.runtime.now()) >= hold.tell_at:
         run_out(site, hold, now)

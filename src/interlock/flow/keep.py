@@ -33,7 +33,7 @@ from ..core.lease import Flight, Hold
 from ..core.renewal import Keeping, Step
 from ..errors import Unavailable, UsageError
 from ..runtime import forks
-from ..runtime.base import Bell, Spawned
+from ..runtime.base import Bell, Spawned, by_a_handler
 from .hold import abandon, run_out
 from .notes import Notes, left_behind, log
 from .roster import Roster
@@ -150,7 +150,7 @@ class Keeper:
     def _start(self) -> None:
         with self._guard:
             if self._spawned is None and not self._closed:
-                self._bell = self._bell or self._site.runtime.bell()
+                self._bell = self._bell or self._new_bell()
                 self._era += 1
                 era = self._era
                 try:
@@ -160,6 +160,20 @@ class Keeper:
                     self._era += 1
                     self._ring()
                     raise
+
+    def _new_bell(self) -> Bell:
+        try:
+            return self._site.runtime.bell()
+        except OSError as error:
+            if by_a_handler(error):
+                raise
+            where = self._site.backend.address
+            raise Unavailable(
+                f"nothing can be renewed at {where}: the system has no descriptor left ({error.strerror}). Close some, or raise "
+                "the limit (ulimit -n)",
+                backend=where,
+                cause="error",
+            ) from error
 
     # --- the keeper itself ----------------------------------------------------------------------------------------------
 
