@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -467,3 +469,28 @@ def test_what_a_keeper_has_still_to_give_back_is_given_back_at_the_close(
         assert not held(valkey_node, name)
 
     run_body(body, proxy.url, colour)
+
+
+def test_a_client_can_be_closed_though_its_loop_is(store: str) -> None:
+    """With leases held, and somebody who waits and never will again. It was "Event loop is closed", and what came after the
+    first connection stayed open."""
+    client = AsyncClient(store, ttl=2, request_timeout=0.1)
+    name, loop = uuid4().hex, asyncio.new_event_loop()
+
+    async def leave(client: AsyncClient) -> list[Any]:
+        held = await client.lock(name).acquire()
+        waits = asyncio.ensure_future(client.lock(name).acquire())
+        while (door := client._site.gate._doors[name]).waiters == [] or door.waiters[0].bell is None:
+            await asyncio.sleep(0.002)
+        return [held, waits]
+
+    left = loop.run_until_complete(leave(client))
+    loop.close()
+    asyncio.run(client.close())
+    asyncio.run(client.close())
+    with pytest.raises(UsageError):
+        asyncio.run(client.inspect(name))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of asyncio's: its loop did not close the connections
+        del client, left
+        gc.collect()

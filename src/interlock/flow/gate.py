@@ -418,8 +418,7 @@ class Gate:
             self.closed = True
             for door in self._doors.values():
                 for waiter in door.waiters:
-                    with suppress(RuntimeError):  # its loop is closed already, and it will never leave
-                        waiter.ring()
+                    waiter.ring()
 
     def held(self, now: float) -> list[Hold]:
         """What the store keeps for this client: leases that are held, or lost with an extension that may have got through."""

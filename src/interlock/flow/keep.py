@@ -169,8 +169,8 @@ class Keeper:
                 raise
             where = self._site.backend.address
             raise Unavailable(
-                f"nothing can be renewed at {where}: the system has no descriptor left ({error.strerror}). Close some, or raise "
-                "the limit (ulimit -n)",
+                f"nothing can be renewed at {where}: the system has no descriptor left ({error.strerror}). Close some, or "
+                "raise the limit (ulimit -n)",
                 backend=where,
                 cause="error",
             ) from error

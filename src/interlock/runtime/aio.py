@@ -187,7 +187,10 @@ class TaskBell:
     def ring(self) -> None:
         """See `Bell.ring`."""
         self._rung = True
-        wake(self._waiter)
+        try:
+            wake(self._waiter)
+        except RuntimeError:  # the loop of whoever waits is closed: it will never come to it
+            self._waiter = None
 
     async def wait(self, until: float) -> bool:
         """See `Bell.wait`."""

@@ -146,7 +146,7 @@ else:  # pragma: no cover - macOS, Windows
         return time.monotonic()
 
 
-def attempt(function: Callable[[], object], what: str, *more: type[BaseException]) -> None:
+def attempt(function: Callable[[], object], what: str, more: type[BaseException] = SystemExit) -> None:
     """Call a user's function; what it raises is logged, SystemExit as well: it would end nothing but its thread. `more`: what
     else is no more than its own affair."""
     try:
@@ -154,7 +154,7 @@ def attempt(function: Callable[[], object], what: str, *more: type[BaseException
         if isinstance(result, Coroutine):
             result.close()
             raise TypeError("it returned something to await, which nobody does: give a plain function")
-    except (Exception, SystemExit, *more):
+    except (Exception, SystemExit, more):
         import logging  # lazily: most programs never come here
 
         with suppress(Exception):  # a user's filter or handler may raise as well
