@@ -61,6 +61,8 @@ async def _extend(site: Site, hold: Hold, flight: Flight, sent_at: float, moved:
     try:
         hold.extending(flight)
         site.inside.busy[flight] = (site.inside.who(),)
+        if site.gate.closed:  # it may not wait for us any more: the store would keep what nobody hears of
+            raise site.closed()
         if hold.shorten(sent_at, ttl):
             moved()
         # The lease's own fence goes with it: a store that lost its counter learns it anew.
