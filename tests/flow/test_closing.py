@@ -473,7 +473,7 @@ def test_what_a_keeper_has_still_to_give_back_is_given_back_at_the_close(
 
 def test_what_is_asked_while_a_client_is_being_closed_is_told_that(proxy: FaultProxy, colour: str, name: str) -> None:
     """After the close has seen that nobody is at anything, before the connections are gone. An extension was cut off there: a
-    store kept the lock for as long as that said, and the warning named a shorter time. A look was told of a broken connection."""
+    store kept the lock for as long as that said, and the warning named a shorter time. A look heard of a broken connection."""
 
     async def body(kit: Kit) -> None:
         client = kit.client(ttl=5)

@@ -17,6 +17,7 @@ import time
 import uuid
 import warnings
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from typing import Any
 
@@ -585,6 +586,26 @@ def test_an_inbox_that_cannot_be_opened_is_told_to_all_at_once(url: str) -> None
                 await lease.release()
 
     asyncio.run(main())
+
+
+def test_without_a_thread_that_listens_it_is_asked_for_again_and_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a plain RuntimeError for whoever waits, and for whoever releases."""
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "interlock-hub":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with Client(url, ttl=30) as client, ThreadPoolExecutor(1) as pool:
+        held = client.lock("x").acquire()
+        waits = pool.submit(client.lock("x", timeout=20).acquire)
+        until = time.monotonic() + SOON
+        while not client._site.gate._doors["x"].waiters and time.monotonic() < until:
+            time.sleep(0.002)
+        assert held.release()
+        waits.result().release()
 
 
 def test_without_an_inbox_it_is_asked_for_again_and_again(url: str) -> None:

@@ -19,7 +19,7 @@ from ..core.claim import Announced
 from ..core.lease import Hold, deadline
 from ..errors import InterlockError, Unavailable, UsageError
 from ..runtime import forks
-from ..runtime.base import Bell, Runtime, Spawned
+from ..runtime.base import Bell, Runtime, Spawned, shortage
 from .gate import Gate, Waiter
 from .inside import Inside
 from .notes import left_behind
@@ -124,8 +124,10 @@ class Hub:
         era = self._era
         try:
             self._spawned = self._runtime.spawn(lambda: self._run(era), self._halt, "interlock-hub", lambda: self._ended(era))
-        except BaseException:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
+        except BaseException as error:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
             self._era += 1
+            if ours := shortage(error, self._line.address):  # whoever waits asks again and again then; a release is plain
+                raise ours from error
             raise
 
     def offset(self) -> float:

@@ -33,7 +33,7 @@ from ..core.lease import Flight, Hold
 from ..core.renewal import Keeping, Step
 from ..errors import Unavailable, UsageError
 from ..runtime import forks
-from ..runtime.base import Bell, Spawned, by_a_handler
+from ..runtime.base import Bell, Spawned, shortage
 from .hold import abandon, run_out
 from .notes import Notes, left_behind, log
 from .roster import Roster
@@ -150,30 +150,18 @@ class Keeper:
     def _start(self) -> None:
         with self._guard:
             if self._spawned is None and not self._closed:
-                self._bell = self._bell or self._new_bell()
                 self._era += 1
                 era = self._era
                 try:
+                    self._bell = self._bell or self._site.runtime.bell()
                     run, over = lambda: self._run(era), lambda: self._ended(era)
                     self._spawned = self._site.runtime.spawn(run, self._halt, "interlock-keeper", over)
-                except BaseException:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
+                except BaseException as error:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
                     self._era += 1
                     self._ring()
+                    if ours := shortage(error, self._site.backend.address):
+                        raise ours from error
                     raise
-
-    def _new_bell(self) -> Bell:
-        try:
-            return self._site.runtime.bell()
-        except OSError as error:
-            if by_a_handler(error):
-                raise
-            where = self._site.backend.address
-            raise Unavailable(
-                f"nothing can be renewed at {where}: the system has no descriptor left ({error.strerror}). Close some, or "
-                "raise the limit (ulimit -n)",
-                backend=where,
-                cause="error",
-            ) from error
 
     # --- the keeper itself ----------------------------------------------------------------------------------------------
 
