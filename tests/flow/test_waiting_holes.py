@@ -588,6 +588,29 @@ def test_an_inbox_that_cannot_be_opened_is_told_to_all_at_once(url: str) -> None
     asyncio.run(main())
 
 
+def test_a_release_does_not_start_a_listener_that_was_cancelled(url: str) -> None:
+    """At the end of a loop everything is cancelled, and what is started then is left: "Task was destroyed but it is …"."""
+
+    async def main() -> None:
+        async with clients(url, 1) as (client,):
+            held = await client.lock("x", ttl=30).acquire()
+            heir = asyncio.create_task(client.lock("x", ttl=30).acquire())
+            await true(lambda: client._site.hub._spawned is not None)
+            listener = client._site.hub._spawned._task
+            await asyncio.sleep(0)
+            listener.cancel()
+            await asyncio.wait([listener])
+            heir.cancel()
+            assert await held.release()
+            assert client._site.hub._spawned is None
+            await asyncio.wait([heir])
+            assert heir.cancelled()
+            assert not (await client.inspect("x")).held
+            assert [task.get_name() for task in asyncio.all_tasks()].count("interlock-hub") == 0
+
+    asyncio.run(main())
+
+
 def test_without_a_thread_that_listens_it_is_asked_for_again_and_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was a plain RuntimeError for whoever waits, and for whoever releases."""
     start = threading.Thread.start

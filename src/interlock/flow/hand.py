@@ -1,8 +1,9 @@
 """Handing over: a release and the claim of the next one of this client, in one request.
 
 Interleavings
-- nothing comes of it: no inbox can be opened, the store refuses (it is full, say): it is a plain release, and the heir asks for
-  itself. A release must not fail for the sake of somebody who waits
+- nothing comes of it: no inbox can be opened, the listener was cancelled (with everything, perhaps: to start it anew would
+  leave a task behind), the store refuses (it is full, say): it is a plain release, and the heir asks for itself. A release must
+  not fail for the sake of somebody who waits
 - the answer is lost: nothing may be left of either token (here the heir's; the other is the release's affair, after it), the
   heir asks for itself. Unless the heir was served from the line meanwhile, and told so: then it has it, and keeps it
 - the heir has left meanwhile, or got it by itself: what was granted, or stands in line, is the caller's to give back
@@ -47,6 +48,8 @@ async def hand_over(site: Site, hold: Hold, heir: Waiter, barges: bool) -> Outco
 
     Raises as the store does: then nothing is known of the release, and nothing is left of the heir's claim.
     """
+    if site.hub.felled:  # whoever waits starts it again, if it is not cancelled as well
+        return None
     try:
         inbox = await site.hub.listen()
     except InterlockError:
