@@ -12,8 +12,8 @@ Interleavings and where each is handled
   wake; the keeper looks once more after it has said when it will wake
 - a lease is granted while the keeper decides to end: both under `_guard`
 - released, lost or dropped while its renewal is on its way: the answer is not believed (`_judge`)
-- a renewal is granted after the lease was lost: it is given back (`_tidy`), not before the deadline, since a body that is
-  about to stop may still be at work
+- a renewal, or an extension of the holder's (`tidy`), is granted after the lease was lost: it is given back (`_tidy`), not
+  before the deadline, since a body that is about to stop may still be at work
 - the answer is lost: the deadline stands, another try follows within the window
 - fork: the child's copy forgets everything (`disown`); its leases are lost there
 
@@ -95,6 +95,15 @@ class Keeper:
             self._start()
         elif crowded or (renewal.earliest(hold) < self._wakes_at and renewal.first_look(hold) < self._wakes_at):
             self._ring()
+
+    def tidy(self, hold: Hold) -> None:
+        """Its loss was told while an extension of its holder's was on its way, and that may have got through: give it back, at
+        its deadline. Asks no store."""
+        self._untidy.append(hold)
+        with suppress(RuntimeError, Unavailable):  # no thread to be had, or no descriptor
+            if self._spawned is None:
+                self._start()
+        self._ring()
 
     def forsake(self, hold: Hold) -> None:
         """Its block is over, and a signal's handler has kept it from being given back: do that, soon. Asks no store.
