@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -467,3 +469,46 @@ def test_what_a_keeper_has_still_to_give_back_is_given_back_at_the_close(
         assert not held(valkey_node, name)
 
     run_body(body, proxy.url, colour)
+
+
+def test_what_is_asked_while_a_client_is_being_closed_is_told_that(proxy: FaultProxy, colour: str, name: str) -> None:
+    """After the close has seen that nobody is at anything, before the connections are gone. An extension was cut off there: a
+    store kept the lock for as long as that said, and the warning named a shorter time. A look heard of a broken connection."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(ttl=5)
+        lease = await client.lock(name).acquire()
+        client._site.gate.close()  # as far as the close has come
+        with pytest.raises(UsageError, match="is closed"):
+            await lease.extend(600)
+        assert (await client.inspect(name)).remaining <= 5
+        proxy.cut_on_request()
+        with pytest.raises(UsageError, match="is closed"):
+            await client.inspect(name)
+
+    run_body(body, proxy.url, colour)
+
+
+def test_a_client_can_be_closed_though_its_loop_is(store: str) -> None:
+    """With leases held, and somebody who waits and never will again. It was "Event loop is closed", and what came after the
+    first connection stayed open."""
+    client = AsyncClient(store, ttl=2, request_timeout=0.1)
+    name, loop = uuid4().hex, asyncio.new_event_loop()
+
+    async def leave(client: AsyncClient) -> list[Any]:
+        held = await client.lock(name).acquire()
+        waits = asyncio.ensure_future(client.lock(name).acquire())
+        while (door := client._site.gate._doors[name]).waiters == [] or door.waiters[0].bell is None:
+            await asyncio.sleep(0.002)
+        return [held, waits]
+
+    left = loop.run_until_complete(leave(client))
+    loop.close()
+    asyncio.run(client.close())
+    asyncio.run(client.close())
+    with pytest.raises(UsageError):
+        asyncio.run(client.inspect(name))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of asyncio's: its loop did not close the connections
+        del client, left
+        gc.collect()

@@ -16,6 +16,7 @@ import pytest
 from interlock import AsyncClient, Client, LeaseLost, Unavailable
 from interlock.backends.redis.scripts import EXTEND
 from interlock.core import missing
+from interlock.core.lease import Hold
 from interlock.flow.hold import run_out
 from interlock.testing import FaultProxy, Node
 from interlock.testing.faces import COLOURS, Kit, run_body
@@ -196,6 +197,42 @@ def test_a_lease_that_is_lost_while_the_store_would_keep_it_is_given_back(
 
 
 # --- nobody has it in hand --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_extension_that_comes_through_after_the_loss_was_told_is_given_back(colour: str, lost: bool) -> None:
+    """It was on its way when the holder was told, before the deadline; or its answer was being taken in. The store kept it
+    for as long as that said, for nobody. `lost`: it has no answer."""
+    store = f"memory://{uuid4().hex}"
+
+    async def body(kit: Kit) -> None:
+        client, other = kit.client(ttl=0.6, renew=True), kit.client()
+        lease = await client.lock("x").acquire()
+        backend, hold = client._site.backend, lease._hold
+        extend = backend.extend
+
+        async def late(*args: Any) -> Any:
+            answer = await extend(*args)
+            await eventually(kit, lambda: hold.told)
+            if lost:
+                raise Unavailable("no answer", backend="memory", cause="timeout")
+            return answer
+
+        backend.extend = late
+        with pytest.raises(Unavailable if lost else LeaseLost):
+            await lease.extend(600)
+        await (await other.lock("x").acquire(timeout=PATIENCE)).release()
+
+    run_body(body, store, colour)
+
+
+def test_a_confirmation_does_not_move_the_end_of_a_lease_that_was_lost_a_moment_ago() -> None:
+    """By another thread, after somebody saw that it was not. It would be given back at the new end only."""
+    hold = Hold("x", "token", 1.0, 1, deadline=100.0)
+    hold.gone = "unreachable"
+    hold.renewed(99.9, 60.0)
+    assert hold.unsure
+    assert hold.deadline == 100.0
 
 
 class Struck(BaseException):

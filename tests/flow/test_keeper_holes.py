@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -111,9 +113,9 @@ def test_a_grant_that_cannot_become_a_lease_is_given_back(monkeypatch: pytest.Mo
 
         with monkeypatch.context() as patch:
             patch.setattr(client._site.runtime, "spawn", refused)
-            with pytest.raises(RuntimeError):
+            with pytest.raises(interlock.Unavailable, match="gives no thread"):
                 await client.lock("x", ttl=60).acquire()
-            with pytest.raises(RuntimeError):
+            with pytest.raises(interlock.Unavailable, match="gives no thread"):
                 await client.lock("x", ttl=60).try_acquire()
         assert not (await other.inspect("x")).held
         async with client.lock("x", ttl=0.3) as lease:
@@ -121,6 +123,25 @@ def test_a_grant_that_cannot_become_a_lease_is_given_back(monkeypatch: pytest.Mo
             assert lease.state == "held", "and the next one is kept"
 
     run_body(body, f"memory://{store}", colour)
+
+
+def test_without_descriptors_nothing_is_left_and_the_error_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain OSError came out of `acquire` and `wait_lost`."""
+
+    def none_left() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    url = f"memory://{uuid4().hex}"
+    with Client(url, ttl=60) as client, Client(url) as other:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pipe", none_left)
+            for ask in (client.lock("x").acquire, client.lock("x").try_acquire):
+                with pytest.raises(interlock.Unavailable, match="gives no descriptor"):
+                    ask()
+                assert not other.inspect("x").held
+        with client.lock("x") as lease:
+            monkeypatch.setattr(os, "pipe", none_left)
+            assert not lease.wait_lost(0.01)
 
 
 def test_an_end_that_comes_nearer_is_told_in_time() -> None:
@@ -230,6 +251,26 @@ def test_callbacks_that_cannot_work_are_complained_about(caplog: pytest.LogCaptu
     assert "SystemExit" in caplog.text
 
 
+def test_a_callback_that_raises_a_cancellation_ends_no_renewal(caplog: pytest.LogCaptureFixture) -> None:
+    """As `task.result()` does, of a task that was cancelled: it was taken for the keeper's own."""
+
+    def look(lease: Any) -> None:
+        raise asyncio.CancelledError
+
+    async def main() -> None:
+        store = uuid4().hex
+        async with AsyncClient(f"memory://{store}", ttl=0.6) as client:
+            healthy = await client.lock("healthy").acquire()
+            victim = await client.lock("victim", on_lost=look).acquire()
+            remove(store, "victim")
+            assert await victim.wait_lost(PATIENCE)
+            await asyncio.sleep(1.2)
+            assert healthy.state == "held"
+
+    asyncio.run(main())
+    assert "on_lost of 'victim' raised" in caplog.text
+
+
 def never_asks(client: Any, kit: Kit, until: float) -> None:
     """From now on a release cannot even be sent, and says so at that moment, not before."""
     backend, now = client._site.backend, client._site.runtime.now
@@ -292,6 +333,24 @@ def test_a_lease_whose_release_failed_is_looked_at_at_once() -> None:
         with pytest.raises(interlock.Unavailable):
             lease.release()
         assert seen == [lease._hold]
+
+
+def test_a_lease_whose_release_failed_is_not_renewed(colour: str) -> None:
+    """The error says that it ends with its ttl. Whoever keeps the lease, as an attribute perhaps, kept the lock for ever."""
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(ttl=0.6, renew=True)
+        lease = await client.lock("x").acquire()
+        never_asks(client, kit, 0.0)
+        with pytest.raises(interlock.Unavailable, match="was not released: it ends with its ttl"):
+            await lease.release()
+        backend: Any = client._site.backend
+        del backend.release, backend.undo  # the store is back
+        assert await lease.wait_lost(PATIENCE)
+        assert lease.reason == "expired"
+        await (await client.lock("x").acquire(timeout=PATIENCE)).release()
+
+    run_body(body, f"memory://{uuid4().hex}", colour)
 
 
 def test_a_signal_that_strikes_while_answers_are_judged_does_not_end_renewal() -> None:

@@ -17,6 +17,7 @@ import time
 import uuid
 import warnings
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from typing import Any
 
@@ -206,6 +207,43 @@ def test_an_heir_that_is_served_from_the_line_before_the_answer_of_the_hand_over
             assert not line_of(url)
             assert not one._site.gate._doors
             assert not one._site.gate.in_line
+
+    asyncio.run(main())
+
+
+def test_an_heir_that_was_served_keeps_its_grant_though_the_answer_of_the_hand_over_is_lost(url: str) -> None:
+    """The announcement has come, the answer never does. Whoever handed over took back what the heir held."""
+
+    async def main() -> None:
+        async with clients(url) as (one, two):
+            held = await one.lock("x", ttl=30).acquire()
+            early = asyncio.create_task(two.lock("x", ttl=30, renew=False).acquire())
+            await in_line(two)
+            late = asyncio.create_task(one.lock("x", ttl=30, fair=True).acquire())
+            await true(lambda: one._site.gate._doors["x"].waiters)
+            waiter(one).after = 0  # as of one that stood in line before, with another token
+            backend = one._site.backend
+            hand_over, served = backend.hand_over, asyncio.Event()
+
+            async def silent(*args: Any) -> Any:
+                await hand_over(*args)
+                await served.wait()
+                raise Unavailable("no answer", backend="memory", cause="timeout")
+
+            async def undo(name: str, token: str, within: float) -> bool:  # as a store does that has not answered
+                await backend.release(name, token, within)
+                return True
+
+            backend.hand_over, backend.undo = silent, undo
+            release = asyncio.create_task(held.release())
+            other = await asyncio.wait_for(early, SOON)  # it came earlier, so it was served
+            await other.release()  # and now the heir is
+            lease = await asyncio.wait_for(late, SOON)
+            served.set()
+            assert await release
+            assert lease.state == "held"
+            assert await holds(two, lease)
+            assert await lease.release()
 
     asyncio.run(main())
 
@@ -548,6 +586,49 @@ def test_an_inbox_that_cannot_be_opened_is_told_to_all_at_once(url: str) -> None
                 await lease.release()
 
     asyncio.run(main())
+
+
+def test_a_release_does_not_start_a_listener_that_was_cancelled(url: str) -> None:
+    """At the end of a loop everything is cancelled, and what is started then is left: "Task was destroyed but it is …"."""
+
+    async def main() -> None:
+        async with clients(url, 1) as (client,):
+            held = await client.lock("x", ttl=30).acquire()
+            heir = asyncio.create_task(client.lock("x", ttl=30).acquire())
+            await true(lambda: client._site.hub._spawned is not None)
+            listener = client._site.hub._spawned._task
+            await asyncio.sleep(0)
+            listener.cancel()
+            await asyncio.wait([listener])
+            heir.cancel()
+            assert await held.release()
+            assert client._site.hub._spawned is None
+            await asyncio.wait([heir])
+            assert heir.cancelled()
+            assert not (await client.inspect("x")).held
+            assert [task.get_name() for task in asyncio.all_tasks()].count("interlock-hub") == 0
+
+    asyncio.run(main())
+
+
+def test_without_a_thread_that_listens_it_is_asked_for_again_and_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a plain RuntimeError for whoever waits, and for whoever releases."""
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "interlock-hub":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with Client(url, ttl=30) as client, ThreadPoolExecutor(1) as pool:
+        held = client.lock("x").acquire()
+        waits = pool.submit(client.lock("x", timeout=20).acquire)
+        until = time.monotonic() + SOON
+        while not client._site.gate._doors["x"].waiters and time.monotonic() < until:
+            time.sleep(0.002)
+        assert held.release()
+        waits.result().release()
 
 
 def test_without_an_inbox_it_is_asked_for_again_and_again(url: str) -> None:

@@ -85,8 +85,11 @@ class BaseLease:
     def _moved(self) -> None:
         """The deadline is another: whoever waits for it must look again."""
         hold = self._hold
-        if hold.teller is not None and not hold.over:  # the keeper has it, to renew or to tell
-            self._keeper.keep(hold)
+        if hold.teller is not None:  # the keeper has it, to renew or to tell
+            if not hold.over:
+                self._keeper.keep(hold)
+            elif hold.told and hold.unsure:
+                self._keeper.tidy(hold)
         if self._leashes is not None:
             self._leashes.rearm()
 

@@ -276,7 +276,7 @@ class Client:
 
         Raises Unavailable if the store does not answer.
         """
-        return run(self._site.backend.inspect(checks.name(name), self._site.request_timeout))
+        return run(self._site.inspect(checks.name(name)))
 
     def keeping(self) -> Keeping:
         """How renewal is doing: leases kept, round trips, failures, how late it ran. Asks no store."""

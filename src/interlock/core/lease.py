@@ -254,6 +254,9 @@ class Hold:
 
     def renewed(self, sent_at: float, ttl: float, flight: Flight | None = None, settled: bool = False) -> None:
         """The store confirmed `ttl` for a request sent at `sent_at`. `settled`: see `MissingAnswers.believed`."""
+        if self.gone:  # a moment ago, by another thread
+            self.unsure = True
+            return
         believed = ttl if flight is None else min(ttl, flight.believed)
         if self._missing is not None:
             believed = self._missing.believed(believed, sent_at, settled)

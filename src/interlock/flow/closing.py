@@ -14,6 +14,7 @@ with how long it stays. Interleavings and where each is handled:
 - called by `on_lost`                               → that is a thread of its own, or a callback, which can only start a task
 - the store is silent                               → given up after the time that a question and its undoing may take. What was
   under way then is named here, and by the errors of those who were at it
+- an asyncio client whose loop is closed            → what is under way there never ends: as with a silent store
 - leases that are held, or lost with their last extension unanswered → left to expire, as documented, and named
 """
 

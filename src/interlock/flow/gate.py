@@ -25,6 +25,7 @@ from contextlib import suppress
 
 from ..core.claim import Refused
 from ..core.lease import Hold, Policy
+from ..errors import Unavailable
 from ..runtime import forks
 from ..runtime.base import Bell
 
@@ -249,7 +250,7 @@ class Gate:
             return
         door.watch()
         if hold.policy.renew and self.mind is not None:
-            with suppress(RuntimeError):  # no thread to be had
+            with suppress(RuntimeError, Unavailable):  # no thread to be had, or no descriptor
                 self.mind(hold)  # a keeper will say so if it is lost
                 return
         door.waiters[0].ring()  # it has to mind the time itself
@@ -298,13 +299,18 @@ class Gate:
             self.in_line[token] = heir
             return True
 
-    def withdraw(self, heir: Waiter, token: str) -> None:
-        """Nothing came of that, if it was offered at all; it asks for itself."""
+    def withdraw(self, heir: Waiter, token: str) -> bool:
+        """Nothing came of that, if it was offered at all; it asks for itself. False: it was announced that it has it, before
+        the answer came, so it must be left that."""
         with self.guard:
+            if heir.hold is not None and heir.hold.token == token:
+                heir.offered = ""
+                return False
             if heir.offered == token:
                 heir.offered = ""
                 self.in_line.pop(token, None)
             heir.ring()
+            return True
 
     def handed(self, hold: Hold, heir: Waiter, given: Hold, barged: bool) -> bool:
         """The heir was granted it; `barged`: before all who wait elsewhere. Else none of those came before it: a new streak.
@@ -315,6 +321,8 @@ class Gate:
             self.in_line.pop(given.token, None)
             heir.offered = ""
             door = self._doors.setdefault(hold.name, Door())
+            if heir.hold is not None and heir.hold.token == given.token:  # it was announced before
+                return True
             if heir.gone or heir.hold is not None:
                 if door.holder is hold:
                     door.holder = given  # for a moment: it is released at once, with the next one as heir
@@ -410,8 +418,7 @@ class Gate:
             self.closed = True
             for door in self._doors.values():
                 for waiter in door.waiters:
-                    with suppress(RuntimeError):  # its loop is closed already, and it will never leave
-                        waiter.ring()
+                    waiter.ring()
 
     def held(self, now: float) -> list[Hold]:
         """What the store keeps for this client: leases that are held, or lost with an extension that may have got through."""

@@ -1,10 +1,11 @@
 """Handing over: a release and the claim of the next one of this client, in one request.
 
 Interleavings
-- nothing comes of it: no inbox can be opened, the store refuses (it is full, say): it is a plain release, and the heir asks for
-  itself. A release must not fail for the sake of somebody who waits
+- nothing comes of it: no inbox can be opened, the listener was cancelled (with everything, perhaps: to start it anew would
+  leave a task behind), the store refuses (it is full, say): it is a plain release, and the heir asks for itself. A release must
+  not fail for the sake of somebody who waits
 - the answer is lost: nothing may be left of either token (here the heir's; the other is the release's affair, after it), the
-  heir asks for itself
+  heir asks for itself. Unless the heir was served from the line meanwhile, and told so: then it has it, and keeps it
 - the heir has left meanwhile, or got it by itself: what was granted, or stands in line, is the caller's to give back
 - the store served somebody else who came earlier: the heir stands in its line. It may be served from there, and be told so,
   before this answer arrives
@@ -47,6 +48,8 @@ async def hand_over(site: Site, hold: Hold, heir: Waiter, barges: bool) -> Outco
 
     Raises as the store does: then nothing is known of the release, and nothing is left of the heir's claim.
     """
+    if site.hub.felled:  # whoever waits starts it again, if it is not cancelled as well
+        return None
     try:
         inbox = await site.hub.listen()
     except InterlockError:
@@ -68,9 +71,9 @@ async def hand_over(site: Site, hold: Hold, heir: Waiter, barges: bool) -> Outco
         elif not handed.heir.spent and site.gate.stands(heir, handed.heir, sent_at):
             site.gate.left(hold)
             return Outcome(handed.held)
-        site.gate.withdraw(heir, token)
+        useless = site.gate.withdraw(heir, token)  # granted too late, or spent, or nobody needs it any more
         site.gate.left(hold)
-        return Outcome(handed.held, None, token, claim.ttl)  # granted too late, or spent, or nobody needs it any more
+        return Outcome(handed.held, None, token if useless else "", claim.ttl)
     except UsageError:  # an answer: nothing happened
         site.gate.withdraw(heir, token)
         return None
@@ -90,11 +93,13 @@ async def hand_over(site: Site, hold: Hold, heir: Waiter, barges: bool) -> Outco
 async def _take_back(site: Site, hold: Hold, heir: Waiter, token: str, held: bool, error: BaseException) -> bool:
     """See to it that nothing is left of the heir's claim, because of `error`; `held`: the lease was given back by it. Whether
     nothing was unanswered. Harmless when repeated."""
-    site.gate.withdraw(heir, token)
+    useless = site.gate.withdraw(heir, token)
     if held:  # interrupted with the answer in hand: nobody must release it once more
         hold.released = True
         hold.notify("released")
         site.gate.left(hold)
+    if not useless:
+        return False
     try:
         if await site.runtime.shield(lambda: site.backend.undo(hold.name, token, site.request_timeout)):
             return False

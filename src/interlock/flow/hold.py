@@ -61,6 +61,8 @@ async def _extend(site: Site, hold: Hold, flight: Flight, sent_at: float, moved:
     try:
         hold.extending(flight)
         site.inside.busy[flight] = (site.inside.who(),)
+        if site.gate.closed:  # it may not wait for us any more: the store would keep what nobody hears of
+            raise site.closed()
         if hold.shorten(sent_at, ttl):
             moved()
         # The lease's own fence goes with it: a store that lost its counter learns it anew.
@@ -214,7 +216,7 @@ async def wait_lost(site: Site, hold: Hold, timeout: float | None) -> bool:
 async def _watch(site: Site, hold: Hold, going_on: Callable[[], bool], until: Callable[[], float]) -> None:
     """Wait while `going_on`; look again whenever something becomes of the lease, and at `until`."""
     runtime = site.runtime
-    bell = runtime.bell()
+    bell = runtime.latch()  # no descriptor: there may be none left
 
     def ring(what: str) -> None:
         bell.ring()
@@ -291,10 +293,11 @@ async def _give_back(site: Site, hold: Hold) -> bool:
 
 
 def _still_ours(site: Site, hold: Hold) -> None:
-    """Nothing came of its release. Whoever tells its holder may have had to pass it over meanwhile (`run_out`)."""
-    hold.leaving = False
+    """Nothing came of its release. Whoever tells its holder may have had to pass it over meanwhile (`run_out`). It is not
+    renewed any more: its holder wanted to be rid of it, and is told that it ends with its ttl."""
+    hold.leaving = hold.kept = False
     if hold.teller is not None and site.gate.mind is not None:
-        with suppress(RuntimeError):  # no thread to be had
+        with suppress(RuntimeError, Unavailable):  # no thread to be had, or no descriptor
             site.gate.mind(hold)
     if (now := site.runtime.now()) >= hold.tell_at:
         run_out(site, hold, now)

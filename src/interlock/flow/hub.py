@@ -19,7 +19,7 @@ from ..core.claim import Announced
 from ..core.lease import Hold, deadline
 from ..errors import InterlockError, Unavailable, UsageError
 from ..runtime import forks
-from ..runtime.base import Bell, Runtime, Spawned
+from ..runtime.base import Bell, Runtime, Spawned, shortage
 from .gate import Gate, Waiter
 from .inside import Inside
 from .notes import left_behind
@@ -68,6 +68,7 @@ class Hub:
         self._hearing: int | None = None  # the era of the one that hears: two at once would disturb each other
         self._wanted_at = -inf  # when somebody last asked to be listened for
         self._closed = False
+        self.felled = False  # it was cancelled, and nobody has started it since: perhaps the loop is about to end
 
     def disown(self) -> None:
         """See `forks`: the parent listens to its inbox, not we."""
@@ -121,11 +122,13 @@ class Hub:
 
     def _spawn(self) -> None:
         self._era += 1
-        era = self._era
+        era, self.felled = self._era, False
         try:
             self._spawned = self._runtime.spawn(lambda: self._run(era), self._halt, "interlock-hub", lambda: self._ended(era))
-        except BaseException:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
+        except BaseException as error:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
             self._era += 1
+            if ours := shortage(error, self._line.address):  # whoever waits asks again and again then; a release is plain
+                raise ours from error
             raise
 
     def offset(self) -> float:
@@ -172,7 +175,7 @@ class Hub:
             if self._hearing == era:  # a signal's handler has raised there
                 self._hearing = None
             if era == self._era:
-                self._spawned = None
+                self._spawned, self.felled = None, True
                 self._gate.alarm()
 
     async def _listen(self, era: int) -> None:

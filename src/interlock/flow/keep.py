@@ -12,8 +12,8 @@ Interleavings and where each is handled
   wake; the keeper looks once more after it has said when it will wake
 - a lease is granted while the keeper decides to end: both under `_guard`
 - released, lost or dropped while its renewal is on its way: the answer is not believed (`_judge`)
-- a renewal is granted after the lease was lost: it is given back (`_tidy`), not before the deadline, since a body that is
-  about to stop may still be at work
+- a renewal, or an extension of the holder's (`tidy`), is granted after the lease was lost: it is given back (`_tidy`), not
+  before the deadline, since a body that is about to stop may still be at work
 - the answer is lost: the deadline stands, another try follows within the window
 - fork: the child's copy forgets everything (`disown`); its leases are lost there
 
@@ -33,7 +33,7 @@ from ..core.lease import Flight, Hold
 from ..core.renewal import Keeping, Step
 from ..errors import Unavailable, UsageError
 from ..runtime import forks
-from ..runtime.base import Bell, Spawned
+from ..runtime.base import Bell, Spawned, shortage
 from .hold import abandon, run_out
 from .notes import Notes, left_behind, log
 from .roster import Roster
@@ -96,6 +96,15 @@ class Keeper:
         elif crowded or (renewal.earliest(hold) < self._wakes_at and renewal.first_look(hold) < self._wakes_at):
             self._ring()
 
+    def tidy(self, hold: Hold) -> None:
+        """Its loss was told while an extension of its holder's was on its way, and that may have got through: give it back, at
+        its deadline. Asks no store."""
+        self._untidy.append(hold)
+        with suppress(RuntimeError, Unavailable):  # no thread to be had, or no descriptor
+            if self._spawned is None:
+                self._start()
+        self._ring()
+
     def forsake(self, hold: Hold) -> None:
         """Its block is over, and a signal's handler has kept it from being given back: do that, soon. Asks no store.
 
@@ -150,15 +159,17 @@ class Keeper:
     def _start(self) -> None:
         with self._guard:
             if self._spawned is None and not self._closed:
-                self._bell = self._bell or self._site.runtime.bell()
                 self._era += 1
                 era = self._era
                 try:
+                    self._bell = self._bell or self._site.runtime.bell()
                     run, over = lambda: self._run(era), lambda: self._ended(era)
                     self._spawned = self._site.runtime.spawn(run, self._halt, "interlock-keeper", over)
-                except BaseException:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
+                except BaseException as error:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
                     self._era += 1
                     self._ring()
+                    if ours := shortage(error, self._site.backend.address):
+                        raise ours from error
                     raise
 
     # --- the keeper itself ----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from ..backends.port import Backend
+from ..core.claim import Entry
 from ..core.lease import DRIFT_RATE
 from ..errors import InterlockError, NotAcquired, Unavailable, UsageError
 from ..runtime.base import Runtime
@@ -60,6 +61,15 @@ class Site(NamedTuple):
         """How long a question about a lease of `ttl` may take: an answer later than the ttl is of no use."""
         bound = self.request_timeout
         return bound if bound < ttl else ttl
+
+    async def inspect(self, name: str) -> Entry:
+        """See `Backend.inspect`. A close does not wait for it: it leaves nothing behind."""
+        try:
+            return await self.backend.inspect(name, self.request_timeout)
+        except Unavailable as error:
+            if self.gate.closed:  # it hung up on us
+                raise self.closed() from error
+            raise
 
     async def undo(
         self,

@@ -126,8 +126,8 @@ class AsyncioRuntime(World):
         return Task(task, stop)
 
     def call(self, function: Callable[[], object], what: str) -> None:
-        """See `Runtime.call`. In the loop, so it must not block."""
-        attempt(function, what)
+        """See `Runtime.call`. In the loop, so it must not block. It may look at a task that was cancelled: that is not ours."""
+        attempt(function, what, asyncio.CancelledError)
 
     def later(self, seconds: float, function: Callable[[], None]) -> None:
         """See `Runtime.later`."""
@@ -187,7 +187,10 @@ class TaskBell:
     def ring(self) -> None:
         """See `Bell.ring`."""
         self._rung = True
-        wake(self._waiter)
+        try:
+            wake(self._waiter)
+        except RuntimeError:  # the loop of whoever waits is closed: it will never come to it
+            self._waiter = None
 
     async def wait(self, until: float) -> bool:
         """See `Bell.wait`."""

@@ -10,7 +10,7 @@ from os import urandom  # what `secrets` is made of, without its eight modules
 from typing import Any, Protocol, TypeVar
 
 from ..core import token
-from ..errors import InterlockError
+from ..errors import InterlockError, Unavailable
 
 T = TypeVar("T")
 LOOKS = 5  # at two clocks that are to be compared
@@ -146,14 +146,15 @@ else:  # pragma: no cover - macOS, Windows
         return time.monotonic()
 
 
-def attempt(function: Callable[[], object], what: str) -> None:
-    """Call a user's function; what it raises is logged, SystemExit as well: it would end nothing but its thread."""
+def attempt(function: Callable[[], object], what: str, more: type[BaseException] = SystemExit) -> None:
+    """Call a user's function; what it raises is logged, SystemExit as well: it would end nothing but its thread. `more`: what
+    else is no more than its own affair."""
     try:
         result = function()
         if isinstance(result, Coroutine):
             result.close()
             raise TypeError("it returned something to await, which nobody does: give a plain function")
-    except (Exception, SystemExit):
+    except (Exception, SystemExit, more):
         import logging  # lazily: most programs never come here
 
         with suppress(Exception):  # a user's filter or handler may raise as well
@@ -164,6 +165,17 @@ def by_a_handler(error: BaseException) -> bool:
     """Whether an OSError is not the system's, which have numbers: a signal's handler has raised it, a TimeoutError as a rule.
     What strikes anywhere says nothing about a file or a connection, and is not ours to explain or to drop."""
     return isinstance(error, OSError) and error.errno is None
+
+
+def shortage(error: BaseException, address: str) -> Unavailable | None:
+    """The error for what the system has too little of: threads, or descriptors. None: it is something else."""
+    if isinstance(error, OSError) and error.errno is not None:
+        short = f"the system gives no descriptor ({error.strerror}). Close some, or raise the limit (ulimit -n)"
+    elif isinstance(error, RuntimeError) and "start new thread" in str(error):
+        short = "the system gives no thread. End some, or raise the limit (ulimit -u, or the pids of the container)"
+    else:
+        return None
+    return Unavailable(f"{address} cannot be used: {short}", backend=address, cause="error")
 
 
 class World:

@@ -138,8 +138,8 @@ class AsyncTransport:
         self._owing.clear()
         for wire in wires:
             wire.close()
-        if wires:
-            await asyncio.wait([wire.gone for wire in wires], timeout=CLOSING)
+        if leaving := [wire.gone for wire in wires if not wire.gone.done()]:
+            await asyncio.wait(leaving, timeout=CLOSING)
         for wire in wires:
             wire.abort()  # a TLS goodbye that a frozen peer does not answer is not waited for
 

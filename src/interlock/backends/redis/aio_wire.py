@@ -71,7 +71,12 @@ class Stream(asyncio.Protocol):
         if last and not self.dead:
             self._transport.write(last)
         self.dead = True
-        self._writer.close()
+        try:
+            self._writer.close()
+        except RuntimeError:  # its loop is closed: nobody would come to it
+            if self._socket is not None:
+                self._socket.close()
+            self.connection_lost(None)
 
     def fileno(self) -> int:
         """Its descriptor; -1 once it is closed."""
