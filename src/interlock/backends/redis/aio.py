@@ -190,6 +190,17 @@ class AsyncTransport:
             connecting.set_result(None)
 
     async def _connect(self, until: float) -> Any:
+        """A new connection, made by a task of its own. A race throws into whoever waits, in the midst of a turn of the loop: uvloop
+        does not survive that while it makes a connection, since it tells of one that is closed by then."""
+        making = asyncio.ensure_future(self._make(until))
+        try:
+            return await making
+        except BaseException:
+            if not making.cancel() and not making.cancelled() and making.exception() is None:
+                making.result()._close()  # it was ready, and nobody takes it
+            raise
+
+    async def _make(self, until: float) -> Any:
         connection = self._recipe.make(until)
         try:
             await connection.connect()
