@@ -190,8 +190,8 @@ class AsyncTransport:
             connecting.set_result(None)
 
     async def _connect(self, until: float) -> Any:
-        """A new connection, made by a task of its own. A race throws into whoever waits, amid a turn of the loop. uvloop does not
-        survive that while it makes a connection: it goes on with one that is closed by then."""
+        """A new connection, made by a task of its own. A race throws into whoever waits, amid a turn of the loop. uvloop does
+        not survive that while it makes a connection: it goes on with one that is closed by then."""
         making = asyncio.ensure_future(self._make(until))
         try:
             return await making
