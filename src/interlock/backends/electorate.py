@@ -266,7 +266,7 @@ class Electorate:
 
     async def tend(self, within: float) -> None:
         """After a lock was given back: what `prepare` would do before the next one, which this client may not live to ask for.
-        Nodes that cast no vote are noted, or let in. Raises nothing: it is not what was asked for. It takes no longer than a node
+        Nodes that cast no vote are noted, or let in. Raises nothing: it is not what was asked for. Takes no longer than a node
         that is well: a look has a quarter of the time."""
         if self._open_yet and not self.settled():
             with suppress(*NOT_ASKED_FOR):
