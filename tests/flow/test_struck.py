@@ -414,3 +414,32 @@ def test_a_close_that_was_struck_can_be_repeated(url: str, file: str, function: 
     client.close()
     assert not spawned._thread.is_alive()
     assert lease.state == "held"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_listener_that_fails_before_somebody_is_in_line_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is about to stand in line was not told to ask again: nobody would hear what is announced to it."""
+    url, ended = f"memory://{uuid.uuid4().hex}", []  # type: ignore[var-annotated]
+    with Client(url, ttl=30) as holder, Client(url, ttl=30) as client:
+        line: Any = client._site.backend
+        gate, hear, lease = client._site.gate, line.hear, holder.lock("x").acquire()
+        line_up = gate.line_up
+
+        async def fail(until: float) -> Any:
+            monkeypatch.setattr(line, "hear", hear)
+            raise RuntimeError("a defect")
+
+        def when_it_has_ended(waiter: Any) -> bool:
+            wait_for(lambda: client._site.hub._spawned is None)
+            monkeypatch.setattr(gate, "line_up", line_up)
+            return bool(line_up(waiter))
+
+        monkeypatch.setattr(line, "hear", fail)
+        monkeypatch.setattr(gate, "line_up", when_it_has_ended)
+        with late(client._site.runtime, ended):
+            waiting = Waiting(client, "x")
+            wait_for(lambda: len(ended) == 2)
+        assert waiting._thread.is_alive()
+        lease.release()
+        assert waiting.served()
+        assert waiting.waited is not None

@@ -133,6 +133,8 @@ async def _ask(site: Site, me: Waiter, waits: bool, answer: Hold | Refused | Non
     me.deaf = not inbox
     if me.deaf or not site.gate.line_up(me):
         return None
+    if site.hub.felled:  # the listener failed before we were in line, so we were not told to ask again
+        await _inbox(site)
     sent_at = runtime.now()
     answer = await ask(site, Claim(me.name, me.token, ttl, place(site, me, inbox)), me.policy, sent_at)
     if answer.__class__ is Hold:  # as above
