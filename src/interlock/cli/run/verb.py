@@ -41,7 +41,10 @@ def _outcome(asked: Options) -> int:
     except command.CannotRun as error:
         code, message = exits.NOT_EXECUTABLE if error.found else exits.NOT_FOUND, str(error)
     except Unavailable as error:
-        code, message = exits.UNAVAILABLE, str(error)
+        if what := short_of(error.__cause__ or error):  # it is not the store
+            code, message = exits.SHORT, f"this system is short of {what}: {error}"
+        else:
+            code, message = exits.UNAVAILABLE, str(error)
     except InterlockError as error:
         code, message = exits.CONFIG, str(error)
     except Short as error:
