@@ -21,8 +21,6 @@ from support import heard, now, tell
 
 import interlock
 
-logging.disable(logging.CRITICAL)
-
 GUARD = """
 local seen = tonumber(redis.call('GET', KEYS[1]) or '0')
 if tonumber(ARGV[1]) < seen and ARGV[2] == 'checked' then return 0 end
@@ -138,6 +136,7 @@ def asynchronous(store: str, resource: Any, flag: mmap.mmap, fifo: str) -> None:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)  # here: a test imports this file, and others look at what is logged
     colour, store, url, path, fifo = sys.argv[1:]
     with open(path, "r+b") as file, redis.Redis.from_url(url) as client:
         (blocking if colour == "blocking" else asynchronous)(store, client, mmap.mmap(file.fileno(), 1), fifo)

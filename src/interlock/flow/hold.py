@@ -62,7 +62,11 @@ async def _extend(site: Site, hold: Hold, flight: Flight, sent_at: float, moved:
         hold.extending(flight)
         site.inside.busy[flight] = (site.inside.who(),)
         if site.gate.closed:  # it may not wait for us any more: the store would keep what nobody hears of
-            raise site.closed()
+            closed = site.closed()
+            closed.add_note(
+                f"interlock: '{hold.name}' was not extended: it ends by itself within {hold.ttl + hold.policy.delay:g} s"
+            )
+            raise closed
         if hold.shorten(sent_at, ttl):
             moved()
         # The lease's own fence goes with it: a store that lost its counter learns it anew.
