@@ -27,8 +27,8 @@ SCALE = float(os.environ.get("INTERLOCK_CHAOS", "1"))
 PAIRS = 4  # at a time
 ROUNDS = max(3, round(3 * SCALE))
 
-# Notes its process id and the seconds since the boot, in hundredths, rounded down. A Python would start too slowly for that.
-STARTED = 'read up _ < /proc/uptime; printf "%s\\n%s0000\\n" $$ $up > "$1"'
+# Notes its process id and what the wall clock reads. A Python would start too slowly for that.
+STARTED = 'date +"$$%n%s.%6N%n" > "$1"'
 
 
 def cut(proxy: FaultProxy) -> None:
@@ -85,11 +85,11 @@ def files_of(tmp_path: Path, turn: int) -> dict[str, list[Path]]:
 
 def gaps_between(files: dict[str, list[Path]]) -> list[float]:
     """How long after the last sign of life of the first command the second one began."""
-    gaps, asleep = [], time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()  # how long the machine slept since its boot
+    gaps, wall = [], time.time() - time.monotonic()  # the heir's stamp is of the wall clock: a shell has no finer one
     for command, grandchild, heir in files.values():
         assert not alive(stamps(command)[0])
         assert not alive(stamps(grandchild)[0])
-        gaps.append(stamps(heir)[1][0] - asleep - max(stamps(command)[1][-1], stamps(grandchild)[1][-1]))
+        gaps.append(stamps(heir)[1][0] - wall - max(stamps(command)[1][-1], stamps(grandchild)[1][-1]))
     return gaps
 
 
