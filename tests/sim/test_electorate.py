@@ -29,10 +29,10 @@ WINDOW = 2.0
 
 
 @contextmanager
-def a_world() -> Iterator[World]:
+def a_world(request_timeout: float = 0.2) -> Iterator[World]:
     logger = logging.getLogger("interlock")
     logger.disabled = True
-    world = World(Plan.of(1)._replace(clients=3, actors=1, ttl=TTL, request_timeout=0.2, newborn=False))
+    world = World(Plan.of(1)._replace(clients=3, actors=1, ttl=TTL, request_timeout=request_timeout, newborn=False))
     yield world
     world.kernel.end()
     logger.disabled = False
@@ -154,6 +154,78 @@ def test_a_node_that_forgets_again_waits_again(world: World) -> None:
     forgets(world, 0)
     while not bobs.lost(bob.runtime.now()):
         assert take(world, carol) is None, "two valid leases"
+
+
+def test_what_we_hold_ourselves_is_waited_for_whatever_others_have_noted(world: World) -> None:
+    """All nodes forget. Bob, who knows of nothing but his own short lease, has them note a short wait. Alice reads that."""
+    alice, bob, _ = world.clients
+    use(world, alice, bob)
+    alices = take(world, alice, ttl=60.0)
+    assert alices is not None
+    bob.runtime.task(try_acquire(bob.site, "y", 8.0))
+    world.kernel.run(world.kernel.now + 0.05)
+    for number in range(3):
+        forgets(world, number)
+    notice(world, bob)
+    quarantine = cast(QuorumBackend, bob.site.backend).nodes[0].quarantine
+    assert quarantine is not None
+    assert quarantine.until - bob.runtime.now() < 20.0  # twice its ttl: it might have been extended
+    use(world, bob)  # so that the nodes have noted it
+    until = world.kernel.now + 30.0
+    while world.kernel.now < until:
+        use(world, alice)
+        world.kernel.run(world.kernel.now + 0.5)
+    assert not alices.lost(alice.runtime.now())
+    assert [node.memory.roll for node in world.nodes] == [None] * 3, "Alice let nodes in that forgot her lease"
+
+
+def test_a_loss_without_a_name_does_not_begin_a_wait_anew(world: World) -> None:
+    """A full server cannot be marked for a while. Its wait goes on."""
+    alice = world.clients[0]
+    use(world, alice)
+    assert take(world, alice, ttl=30.0) is not None
+    forgets(world, 0)
+    notice(world, alice)
+    node, memory = cast(QuorumBackend, alice.site.backend).nodes[0], world.nodes[0].memory
+    before, memory.loss = memory.loss, ""
+    losses, memory.losses = memory.losses, -1
+    backend: Any = world.nodes[0].backend
+    real = backend.roll
+
+    async def nameless(within: float, mark: bool = False, *more: Any) -> Any:
+        return await real(within, False, *more)
+
+    backend.roll = nameless
+    quarantine = node.quarantine
+    assert quarantine is not None
+    since = quarantine.since
+    for _ in range(4):
+        world.kernel.run(world.kernel.now + 4.0)  # it is measured again
+        use(world, alice)
+    assert node.quarantine is not None
+    assert node.quarantine.since == since
+    backend.roll, memory.loss, memory.losses = real, before, losses
+    while memory.roll is None and world.kernel.now < 120.0:
+        use(world, alice)
+        world.kernel.run(world.kernel.now + 1.0)
+    assert memory.roll is not None, "it was let in after all"
+
+
+def test_a_release_does_not_wait_for_a_node_that_is_to_be_let_in() -> None:
+    """The node froze after it had come back. To ask it how it stands is not worth a request's time."""
+    with a_world(request_timeout=5.0) as world:
+        alice = world.clients[0]
+        use(world, alice)
+        forgets(world, 0)
+        notice(world, alice)
+        hold = take(world, alice, ttl=20.0)
+        assert hold is not None
+        world.kernel.run(world.kernel.now + 5.0)  # its wait is over: to let it in is the next step
+        world.nodes[0].frozen = True
+        began, ended = world.kernel.now, list[float]()
+        alice.runtime.task(release(alice.site, hold), lambda task: ended.append(world.kernel.now))
+        world.kernel.run(world.kernel.now + 10.0)
+        assert ended[0] - began < 0.5
 
 
 class OnItsWay:
