@@ -982,3 +982,32 @@ def test_what_must_be_undone_is_not_sent_down_a_connection_that_is_closing(node:
         await backend.close()
 
     asyncio.run(body())
+
+
+def test_a_connection_that_is_ready_when_nobody_takes_it_any_more_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for it is cancelled in the turn of the loop in which it is ready."""
+    closed: list[str] = []
+
+    class Ready:
+        def _close(self) -> None:
+            closed.append("closed")
+
+    async def body() -> None:
+        transport = AsyncTransport(cast(Any, None))
+        made = asyncio.get_running_loop().create_future()
+
+        async def make(until: float) -> Any:
+            await made
+            return Ready()
+
+        monkeypatch.setattr(transport, "_make", make)
+        task = asyncio.ensure_future(transport._connect(0.0))
+        await asyncio.sleep(0.01)
+        made.set_result(None)
+        await asyncio.sleep(0)  # the one that makes it ends in this turn
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(body())
+    assert closed == ["closed"]

@@ -418,6 +418,9 @@ def test_leases_that_are_held_are_named(name: str, colour: str, caplog: pytest.L
         with pytest.raises(UsageError, match="closed") as caught:
             await kept.release()
         assert f"'{name}:kept' was not released: it ends with its ttl" in notes(caught.value)
+        with pytest.raises(UsageError, match="closed") as caught:
+            await fixed.extend(60)
+        assert f"'{name}:fixed' was not extended: it ends by itself within 35 s" in notes(caught.value)
 
     run_body(body, store, colour)
 
