@@ -34,7 +34,7 @@ RANKS = {
     "cli": 8,
     "__main__": 9,
 }
-STORES = {"redis", "sqlite", "postgres", "etcd", "zookeeper"}
+STORES = {"memory", "redis", "sqlite", "postgres", "etcd", "zookeeper"}
 
 
 class Ban(NamedTuple):

@@ -9,6 +9,7 @@ from interlock.backends.port import Capabilities
 from interlock.testing.conformance import CASES, Case, cases_for, run_case
 from interlock.testing.faces import COLOURS, Kit
 from interlock.testing.lines import LINE_CASES
+from interlock.testing.modes import MODE_CASES
 
 from ..conftest import store_url
 
@@ -26,9 +27,16 @@ def test_a_line(case: Case, colour: str, kind: str, request: pytest.FixtureReque
     run_case(case, store_url(request, kind), colour)
 
 
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("case", MODE_CASES, ids=str)
+@pytest.mark.parametrize("kind", ["memory"])
+def test_modes(case: Case, colour: str, kind: str, request: pytest.FixtureRequest) -> None:
+    run_case(case, store_url(request, kind), colour)
+
+
 def test_what_each_store_declares(store: str) -> None:
     declared = {
-        "memory": Capabilities(processes=False, hosts=False, survives=False, foreign=False, lines=True),
+        "memory": Capabilities(processes=False, hosts=False, survives=False, foreign=False, lines=True, modes=True),
         "sqlite": Capabilities(processes=True, hosts=False, survives=True, foreign=False, lines=True),
         "redis": Capabilities(processes=True, hosts=True, survives=True, foreign=True, lines=True),
     }

@@ -37,6 +37,7 @@ class Capabilities(NamedTuple):
     survives: bool  # a held lock survives the death of every client
     foreign: bool  # shares its keys with other lock libraries
     lines: bool = False  # keeps a line of those who wait: it is a `Line`
+    modes: bool = False  # carries claims of several names, and shared ones: see `Claim`
 
 
 class Backend(Protocol):

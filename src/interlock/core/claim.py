@@ -23,12 +23,30 @@ class Place(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """May the holder of `token` have `name` for `ttl` seconds? With a `place`: if not, let it wait in line."""
+    """May the holder of `token` have `name` for `ttl` seconds? With a `place`: if not, let it wait in line.
+
+    With `names`: any one of them will do (the slots of a semaphore), in this order; `name` is that of their line. `shared`:
+    together with other claims that are shared (readers), never with one that is not. A store that declares no `modes` carries
+    neither.
+    """
 
     name: str
     token: str
     ttl: float
     place: Place | None = None
+    names: tuple[str, ...] = ()
+    shared: bool = False
+
+
+class Ballot(NamedTuple):
+    """What a quorum adds to a question to one of its nodes.
+
+    `nodes` is the quorum's list. A new fence is `proposal` if that is higher than the node's own: nodes that all take it agree
+    at once.
+    """
+
+    nodes: tuple[str, ...]
+    proposal: int = 0
 
 
 class Renewal(NamedTuple):
@@ -44,10 +62,12 @@ class Renewal(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """Yes. `fence` grows strictly with each grant of the name; `ttl` is what the store really gave."""
+    """Yes. `fence` grows strictly with each grant of the name; `ttl` is what the store really gave. `name`: which of the names
+    of a claim that has several."""
 
     fence: int
     ttl: float
+    name: str = ""
 
 
 class Refused(NamedTuple):

@@ -38,12 +38,16 @@ def line_of(client: AsyncClient) -> Line:
 
 async def join(client: AsyncClient, name: str, arrival: int, token: str = "") -> Claim:
     """Stand in line behind whoever holds the name."""
+    return await join_as(client, Claim(name, token or token_of(client), 20.0), arrival)
+
+
+async def join_as(client: AsyncClient, claim: Claim, arrival: int) -> Claim:
+    """Stand in line with this claim."""
     await met(client)
     line = line_of(client)
-    place = Place(arrival, await line.open_inbox(WITHIN), GRANT)
-    claim = Claim(name, token or token_of(client), 20.0, place)
+    claim = claim._replace(place=Place(arrival, await line.open_inbox(WITHIN), GRANT))
     refused = await line.claim(claim, WITHIN)
-    assert isinstance(refused, Refused), f"{name} was taken"
+    assert isinstance(refused, Refused), f"{claim.name} was taken"
     assert refused.at > 0, "a store that keeps a line says what time it is"
     return claim
 

@@ -99,7 +99,7 @@ class RedisBackend:
 
     async def claim(self, claim: Claim, within: float) -> Granted | Refused:
         """See `port.Backend.claim`."""
-        name, token, ttl, place = claim
+        name, token, ttl, place = claim[:4]
         if self._unchecked:
             answer = await self._first_claim(claim, Ballot(), 0, within)
         elif place is None and token not in self._places:  # the way of nearly all: as `_claim`, with less ado

@@ -202,7 +202,7 @@ def _leaving(name: str, token: str, proposal: int, nodes: tuple[bytes, ...]) -> 
 
 def plain_vote(claim: Claim, proposal: int, nodes: tuple[bytes, ...], mark: bytes) -> Request:
     """As `CLAIM(lock_keys(name) + (ROLL_KEY,), *claiming(...), *nodes, mark)`, for a claim without a place."""
-    name, token, ttl, _ = claim
+    name, token, ttl = claim[:3]
     return Request(CLAIM, 11, _voting(name, token, ms(ttl), proposal, nodes) + bulk(mark))
 
 

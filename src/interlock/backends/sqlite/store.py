@@ -93,7 +93,7 @@ class Store(Entrance):
         self, execute: Execute, found: tuple[Any, ...], claim: Claim, proposal: int | None, now: float, seed: int = 0
     ) -> Granted | Refused:
         """Decide on a claim, inside a transaction. `found` is the row of LOOK. A fence that is not above `seed` is too old."""
-        name, token, ttl, place = claim
+        name, token, ttl, place = claim[:4]
         _, counter, horizon, low, hand, hand_arrival, waits, arrival, holder, fence, expires = found
         if arrival is not None and expires > now and holder != token:
             if place is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from ...backends.memory import MemoryBackend
+from ...backends.memory import Memory, MemoryBackend
 from ...core.claim import Announced, Claim, Handed, Refused, Unmarked
 from ...core.lease import DRIFT_RATE
 from .holes import Patch
@@ -44,21 +44,21 @@ def by_the_nodes_clock(read_by_whoever_releases: bool) -> list[Patch]:
         reckon(self, token)
         return await hand_over(self, name, token, *more)
 
+    serve, by = Memory.serve, [""]  # the token whose release is served at this moment
+
+    def serving(self: Memory, name: str, *more: Any, **options: Any) -> None:
+        serve(self, name, *more, **options)
+        held = self.held.get(name)
+        if held is not None and by[0] in reckoned:
+            wrong[held.token] = reckoned[by[0]] - self.now()
+
     class Reckoning(MemoryBackend):
-        def _serve(self, name: str, proposal: int, before: int | None = None, own: str = "") -> None:
-            super()._serve(name, proposal, before, own)
-            held = self._memory.held.get(name)
-            if held is not None and self._by in reckoned:
-                wrong[held.token] = reckoned[self._by] - self._memory.now()
-
-        _by = ""
-
-        async def release(self, name: str, token: str, within: float, proposal: int = 0) -> bool:
-            self._by = token
-            return await super().release(name, token, within, proposal)
+        async def release(self, name: str, token: str, *more: Any, **options: Any) -> bool:
+            by[0] = token
+            return await super().release(name, token, *more, **options)
 
         async def hand_over(self, name: str, token: str, *more: Any, **options: Any) -> Handed | Unmarked:
-            self._by = token
+            by[0] = token
             return await super().hand_over(name, token, *more, **options)
 
     asked: dict[str, tuple[float, float]] = {}  # by token: when it asked last, and the node's clock in the answer
@@ -72,5 +72,10 @@ def by_the_nodes_clock(read_by_whoever_releases: bool) -> list[Patch]:
 
     patches: list[Patch] = [(SimMember, "_told", telling), (SimMember, "dated", dated)]
     if read_by_whoever_releases:
-        patches += [(SimMember, "release", releasing), (SimMember, "hand_over", handing), (Node, "backend_type", Reckoning)]
+        patches += [
+            (SimMember, "release", releasing),
+            (SimMember, "hand_over", handing),
+            (Node, "backend_type", Reckoning),
+            (Memory, "serve", serving),
+        ]
     return patches

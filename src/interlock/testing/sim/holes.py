@@ -60,7 +60,7 @@ def _old_wait() -> list[Patch]:
             return standing._replace(loss="1" if standing.loss else "")
 
         async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
-            return await super().enroll(roll, self._stamp(), within)
+            return await super().enroll(roll, self._memory.stamp(self.address), within)
 
     return [(Node, "backend_type", Nameless)]
 

@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from ...backends import electorate
-from ...backends.memory import MemoryBackend
+from ...backends.memory import Memory, MemoryBackend
 from ...backends.port import Standing
 from ...backends.quorum import QuorumBackend
 from ...core import lease, quorum, renewal
@@ -50,9 +50,9 @@ class Mutant(NamedTuple):
 
 def _plain_del() -> list[Patch]:
     class Careless(MemoryBackend):
-        async def release(self, name: str, token: str, within: float, proposal: int = 0) -> bool:
+        async def release(self, name: str, token: str, *more: Any, **options: Any) -> bool:
             held = self._memory.holder(name)
-            return await super().release(name, held.token if held is not None else token, within, proposal)
+            return await super().release(name, held.token if held is not None else token, *more, **options)
 
     return [(Node, "backend_type", Careless)]
 
@@ -95,15 +95,16 @@ def _no_write_back() -> list[Patch]:
 
 
 def _write_back_unchecked() -> list[Patch]:
-    class Trusting(MemoryBackend):
-        def _extend(self, lease: Renewal) -> Granted | Gone:
-            answer = super()._extend(lease)
-            if isinstance(answer, Gone) and lease.fence:
-                self._memory.last_fence = max(self._memory.last_fence, lease.fence)
-                return Granted(lease.fence, lease.ttl)
-            return answer
+    extend = Memory.extend
 
-    return [(Node, "backend_type", Trusting)]
+    def trusting(self: Memory, lease: Renewal) -> Granted | Gone:
+        answer = extend(self, lease)
+        if isinstance(answer, Gone) and lease.fence:
+            self.last_fence = max(self.last_fence, lease.fence)
+            return Granted(lease.fence, lease.ttl)
+        return answer
+
+    return [(Memory, "extend", trusting)]
 
 
 def _retry() -> list[Patch]:

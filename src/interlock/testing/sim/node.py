@@ -110,7 +110,7 @@ class Node:
     @property
     def good(self) -> bool:
         """Whether its roll is good: it may vote. Not while it is down: what it comes back with may be an earlier state."""
-        return not self.down and self.memory.roll is not None and self.memory.enrolled_in == self.memory.life
+        return not self.down and self.memory.good
 
     def save(self) -> None:
         """As it is now, it may come back later."""
@@ -127,6 +127,7 @@ class Node:
             memory.loss,
         )
         copy.held, copy.waits = dict(memory.held), dict(memory.waits)
+        copy.groups = {name: dict(group) for name, group in memory.groups.items()}
         copy.lines = {name: list(line) for name, line in memory.lines.items()}
         return copy
 
@@ -207,7 +208,7 @@ class Node:
             return finished(act(*args, within=0.0))
         if verb == "release":
             name, token, in_line, proposal = args
-            if not in_line and any(other == token for _, other, _ in self.memory.lines.get(name, ())):
+            if not in_line and any(stand.token == token for stand in self.memory.lines.get(name, ())):
                 return False
             args = name, token, proposal
         return finished(act(*args[:-1], within=0.0, **{LAST[verb]: args[-1]}))

@@ -166,7 +166,7 @@ class World:
         ends = {event.lease: event.note for event in self.history if event.what == "left"}
         had = {event.lease for event in self.history if event.what == "got" and ends.get(event.lease) != "released"}
         for node in self.nodes:
-            in_line = [(name, token) for name, line in node.memory.lines.items() for _, token, _ in line]
+            in_line = [(name, stand.token) for name, line in node.memory.lines.items() for stand in line]
             for name, token in [*node.holds().items(), *in_line]:
                 owner = self.owner.get(token, "")
                 if token in face.tokens and owner not in had:
