@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
-from .cli_support import COMMAND, environment
+from .support import COMMAND, environment
 
 PATIENCE = float(os.environ.get("INTERLOCK_PATIENCE", "30"))  # never a promise: how long a test waits for what must come
 

@@ -6,12 +6,13 @@ import warnings
 from typing import Any
 from weakref import ref
 
+from ..core.checks import Callback
 from ..core.lease import DOUBTFUL, HELD, Hold
 from ..flow.hold import check
 from ..flow.keep import Keeper
 from ..flow.site import Site
 from ..runtime import forks
-from .options import Callback, Options
+from .options import Options
 
 
 class Holder(ref["BaseLease"]):

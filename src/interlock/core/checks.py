@@ -8,7 +8,9 @@ picture can be spelled with and without invisible selectors and joiners, and wou
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 from ..errors import UsageError
 from .lease import DRIFT_RATE, drift
@@ -33,6 +35,7 @@ INVISIBLE = (
 )
 
 Duration = float | int | timedelta
+Callback = Callable[[Any], object]  # called with the lease
 
 
 def name(value: object) -> str:
@@ -202,3 +205,21 @@ def drift_rate(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 0.4:
         raise UsageError(f"drift is the share by which clocks may run apart, from 0 to 0.4, as in 0.01; not {value!r}")
     return float(value)
+
+
+def flag(value: object, what: str) -> bool:
+    """True or False. Raises UsageError for anything else."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{what} is True or False, not {type(value).__name__}")
+    return value
+
+
+def callback(function: Callback | None, what: str) -> Callback | None:
+    """A plain function, or None. Raises UsageError for anything else, a coroutine function included."""
+    if function is None:
+        return None
+    if not callable(function):
+        raise UsageError(f"{what} is a function that takes the lease, not {type(function).__name__}")
+    if getattr(getattr(function, "__code__", None), "co_flags", 0) & 0x80:  # a coroutine function; `inspect` costs too much
+        raise UsageError(f"{what} is called, not awaited: give a plain function (it may create a task, or set an event)")
+    return function

@@ -21,8 +21,8 @@ from interlock.backends.redis.scripts import EXTEND
 from interlock.cli.run.signals import Interrupted, Signals
 from interlock.testing import FaultProxy, Node
 
-from .cli_support import COMMAND, Holder
 from .run_support import PATIENCE, STUBBORN, Background, alive, changed, stamps, until, written
+from .support import COMMAND, Holder
 
 PYTHON = sys.executable
 HOUR = ("--ttl", "1h")

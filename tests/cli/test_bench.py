@@ -15,7 +15,7 @@ import trustme
 from interlock import Client
 from interlock.testing import Node, start_nodes, stop_nodes
 
-from .cli_support import COMMAND, Run, environment
+from .support import COMMAND, Run, environment
 
 DEAD = "redis://127.0.0.1:1"
 SHORT = ("--seconds", "200ms")

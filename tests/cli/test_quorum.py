@@ -15,7 +15,7 @@ import pytest
 import interlock
 from interlock.testing import Node, start_nodes, stop_nodes
 
-from .cli_support import COMMAND, Run, environment
+from .support import COMMAND, Run, environment
 
 
 @pytest.fixture(scope="module")

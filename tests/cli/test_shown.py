@@ -12,8 +12,8 @@ import pytest
 import interlock
 from interlock.testing.nodes import Node
 
-from .cli_support import Run
 from .run_support import until
+from .support import Run
 
 EVIL = "web\x1b]0;title\x07\x1b[2J\r\ninterlock: job is free\u202egnorw\x9b31m\u2028:1 (a\x7f\tnote)"
 

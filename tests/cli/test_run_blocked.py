@@ -17,8 +17,8 @@ import interlock
 from interlock.cli.run.channel import Channel
 from interlock.testing import FaultProxy, Node
 
-from .cli_support import COMMAND
 from .run_support import STUBBORN, Background, Screen, alive, changed, children, full_pipe, stamps, until, written
+from .support import COMMAND
 
 PYTHON = sys.executable
 SHORT = ("--ttl", "1500ms", "--grace", "400ms")

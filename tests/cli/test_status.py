@@ -15,7 +15,7 @@ import pytest
 from interlock import Client
 from interlock.testing.nodes import Node
 
-from .cli_support import COMMAND, Holder, Run, environment
+from .support import COMMAND, Holder, Run, environment
 
 SECRET = "sEcr3t-pa55"
 

@@ -1,4 +1,4 @@
-"""`interlock run`: exit codes, options, what the command gets, and what is said. Faults are in test_cli_run_faults.py."""
+"""`interlock run`: exit codes, options, what the command gets, and what is said. Faults are in test_run_faults.py."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 import interlock
 from interlock.testing.nodes import Node
 
-from .cli_support import COMMAND, Holder, Run, environment
 from .run_support import Background, until, written
-from .test_cli_main import HEAVY, imported_by
+from .support import COMMAND, Holder, Run, environment
+from .test_main import HEAVY, imported_by
 
 PYTHON = sys.executable
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import interlock
 
-from .cli_support import COMMAND, Holder
 from .run_support import Screen, alive, children, until, written
+from .support import COMMAND, Holder
 
 PYTHON = sys.executable
 RUN = (*COMMAND, "run", "job")

@@ -19,7 +19,7 @@ import pytest
 
 from interlock.cli.demo import worker
 
-from .cli_support import COMMAND, environment
+from .support import COMMAND, environment
 
 Run = tuple["subprocess.CompletedProcess[str]", list[Path]]  # the result, and what was left behind
 ANSI = re.compile(r"\x1b\[[?0-9;]*[A-Za-z]")

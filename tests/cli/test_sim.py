@@ -7,7 +7,7 @@ from interlock.testing.history import check, from_jsonl
 from interlock.testing.sim import FAULTS
 from interlock.testing.sim.mutants import MUTANTS
 
-from .cli_support import Run
+from .support import Run
 
 
 def test_one_history_is_a_timeline(run: Run) -> None:

@@ -15,8 +15,8 @@ import pytest
 import interlock
 from interlock.testing import FaultProxy, Node
 
-from .cli_support import COMMAND, Holder, environment
 from .run_support import PATIENCE, POLITE, STUBBORN, Background, alive, children, stamps, until, written
+from .support import COMMAND, Holder, environment
 
 PYTHON = sys.executable
 SHORT = ("--ttl", "1500ms", "--grace", "400ms")

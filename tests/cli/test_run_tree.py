@@ -17,8 +17,8 @@ import pytest
 from interlock.cli.run import tree
 from interlock.testing import Node
 
-from .cli_support import COMMAND, environment
 from .run_support import PATIENCE, Background, alive, changed, children, until, written
+from .support import COMMAND, environment
 
 PYTHON = sys.executable
 

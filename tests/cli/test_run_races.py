@@ -14,8 +14,8 @@ import interlock
 from interlock.cli.run.watch import beat
 from interlock.core.lease import drift, margin
 
-from .cli_support import environment
 from .run_support import PATIENCE, Background, changed, state, until, written
+from .support import environment
 
 # The runner stops, or is stopped, as soon as it has the lock.
 STOPS = changed(

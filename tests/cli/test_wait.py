@@ -9,7 +9,7 @@ import pytest
 
 from interlock import Client
 
-from .cli_support import COMMAND, Holder, Run, environment
+from .support import COMMAND, Holder, Run, environment
 
 
 def test_a_free_lock_is_not_waited_for(run: Run, url: str) -> None:
