@@ -142,9 +142,9 @@ class Background:
         self.pid = self._popen.pid
 
     @property
-    def warden(self) -> int:
-        """The process id of the warden, once there is one."""
-        until(lambda: children(self.pid), "the warden")
+    def supervisor(self) -> int:
+        """The process id of the supervisor, once there is one."""
+        until(lambda: children(self.pid), "the supervisor")
         return children(self.pid)[0]
 
     def send(self, number: int) -> None:

@@ -280,7 +280,7 @@ def test_the_token_is_nowhere_to_be_seen(node: Node, tmp_path: Path) -> None:
         token = node.command("GET", "job")
         secret = token[:32]
         assert len(secret) == 32
-        for process in (job.pid, job.warden, int(pid.read_text())):
+        for process in (job.pid, job.supervisor, int(pid.read_text())):
             for place in ("environ", "cmdline"):
                 assert secret not in Path(f"/proc/{process}/{place}").read_bytes()
         job.send(signal.SIGTERM)

@@ -47,16 +47,16 @@ def stubborn(tmp_path: Path) -> tuple[list[str], Path, Path]:
 
 
 @pytest.mark.parametrize("on_lost", ["term", "kill"])
-def test_the_runner_is_killed_and_nobody_reads_what_the_warden_says(url: str, tmp_path: Path, on_lost: str) -> None:
+def test_the_runner_is_killed_and_nobody_reads_what_the_supervisor_says(url: str, tmp_path: Path, on_lost: str) -> None:
     command, mine, grandchild = stubborn(tmp_path)
     options = (*LONG, "--on-lost", on_lost, "--url", url)
     with full_pipe() as (_, stderr), Background("job", *options, "--", *command, stderr=stderr) as job:
         until(lambda: written(mine)() and written(grandchild)(), "both to write")
-        warden = job.warden
+        supervisor = job.supervisor
         job.send(signal.SIGKILL)
         until(lambda: not alive(stamps(mine)[0]) and not alive(stamps(grandchild)[0]), "both to be killed")
         held = not free(url)
-        until(lambda: not alive(warden), "the warden, which does not wait for a reader for ever")
+        until(lambda: not alive(supervisor), "the supervisor, which does not wait for a reader for ever")
     assert held, "they were dead before the lock was free"
 
 
@@ -120,12 +120,12 @@ def test_the_runner_is_killed_on_a_terminal_that_ctrl_s_has_stopped(here: str, t
     with Screen("/bin/bash", "-c", '"$@" & read line; read line', "sh", *run) as screen:
         until(written(pid))
         runner = next(child for child in children(screen.pid) if children(child))
-        (warden,) = children(runner)
+        (supervisor,) = children(runner)
         screen.type("\x13")
         until(screen.stopped, "the terminal to stop")
         os.kill(runner, signal.SIGKILL)
         until(lambda: not alive(int(pid.read_text())), "the command to be killed")
-        until(lambda: not alive(warden), "the warden to end")
+        until(lambda: not alive(supervisor), "the supervisor to end")
 
 
 # --- the other one does not read ------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_a_message_to_somebody_who_does_not_read_takes_no_time() -> None:
     ours.close()
 
 
-def test_a_warden_that_stands_still_does_not_stop_the_runner(
+def test_a_supervisor_that_stands_still_does_not_stop_the_runner(
     valkey_node: Node, fault_proxy: Callable[[Node], FaultProxy], tmp_path: Path
 ) -> None:
     """The channel is full, and the lock is lost."""
@@ -162,7 +162,7 @@ def test_a_warden_that_stands_still_does_not_stop_the_runner(
     options = ("--ttl", "3s", "--grace", "400ms")
     with Background("job", *options, "--url", proxy.url, "--", *command) as job:
         until(lambda: written(mine)() and written(grandchild)(), "both to write")
-        os.kill(job.warden, signal.SIGSTOP)
+        os.kill(job.supervisor, signal.SIGSTOP)
         for _ in range(500):
             job.send(signal.SIGWINCH)
             time.sleep(0.002)
@@ -178,20 +178,20 @@ def test_a_warden_that_stands_still_does_not_stop_the_runner(
 
 def test_a_program_that_does_not_load_is_ended_in_time(url: str) -> None:
     with Background("job", *LONG, "--url", url, "--", "true", program=SLOW_TO_LOAD) as job:
-        until(lambda: children(job.warden), "the command to be")
-        warden, (command,) = job.warden, children(job.warden)
+        until(lambda: children(job.supervisor), "the command to be")
+        supervisor, (command,) = job.supervisor, children(job.supervisor)
         job.send(signal.SIGKILL)
         until(lambda: not alive(command), "it to be killed")
         held = not free(url)
-        until(lambda: not alive(warden), "the warden to end")
+        until(lambda: not alive(supervisor), "the supervisor to end")
     assert held, "it was dead before the lock was free"
 
 
 def test_a_program_that_does_not_load_hears_signals(url: str) -> None:
     with Background("job", "--url", url, "--", "true", program=SLOW_TO_LOAD) as job:
-        until(lambda: children(job.warden), "the command to be")
+        until(lambda: children(job.supervisor), "the command to be")
         time.sleep(0.3)
         job.send(signal.SIGINT)
-        os.kill(children(job.warden)[0], signal.SIGKILL)
+        os.kill(children(job.supervisor)[0], signal.SIGKILL)
         assert job.end()[0] == 137
     assert free(url)

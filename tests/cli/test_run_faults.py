@@ -1,4 +1,4 @@
-"""`interlock run` when things go wrong: signals, lost locks, killed runners and wardens. Nothing may outlive the lock."""
+"""`interlock run` when things go wrong: signals, lost locks, killed runners and supervisors. Nothing may outlive the lock."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ def test_the_command_may_answer_signals(here: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2])
 def test_a_signal_ends_the_wait(here: str, number: int) -> None:
     with Holder(here, "job") as holder, Background("job", "--url", here, "--", "echo", "ran") as job:
-        until(lambda: children(job.pid), "the warden")
-        warden = job.warden
+        until(lambda: children(job.pid), "the supervisor")
+        supervisor = job.supervisor
         time.sleep(0.3)
         job.send(number)
         assert job.end() == (128 + number, "", "")
-        assert not alive(warden)
+        assert not alive(supervisor)
         with interlock.Client(here) as client:
             assert client.inspect("job").fence == holder.fence
 
@@ -257,7 +257,7 @@ def test_standby_waits_for_the_store_and_starts_again_after_a_loss(
         proxy.heal()
         until(written(starts))
         proxy.blackhole()
-        until(lambda: not any(children(job.warden)), "the command to be stopped")
+        until(lambda: not any(children(job.supervisor)), "the command to be stopped")
         assert job.running()
         proxy.heal()
         code, out, _ = job.end()
@@ -279,7 +279,7 @@ def test_a_standby_that_was_told_to_end_does_not_start_again(valkey_node: Node, 
         assert job.end()[0] == 79
 
 
-# --- the runner or the warden is killed -----------------------------------------------------------------------------------
+# --- the runner or the supervisor is killed -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("on_lost", ["term", "kill"])
@@ -305,7 +305,7 @@ def test_the_runner_is_killed(url: str, tmp_path: Path, on_lost: str) -> None:
 
 
 def test_the_runners_group_is_killed(here: str, tmp_path: Path) -> None:
-    """`kill -9 %1`: the warden is not of that group."""
+    """`kill -9 %1`: the supervisor is not of that group."""
     command, mine, grandchild = stubborn(tmp_path)
     with Background("job", "--url", here, "--grace", "200ms", "--", *command) as job:
         until(lambda: written(mine)() and written(grandchild)(), "both to write")
@@ -318,10 +318,10 @@ def test_the_runner_is_killed_and_the_command_may_tidy_up(url: str, tmp_path: Pa
     ready = tmp_path / "ready"
     with Background("job", "--url", url, "--", PYTHON, "-c", POLITE, str(ready)) as job:
         until(written(ready))
-        warden = job.warden
+        supervisor = job.supervisor
         job.send(signal.SIGKILL)
         assert job.end()[1] == "SIGTERM\n"
-        until(lambda: not alive(warden), "the warden to end")
+        until(lambda: not alive(supervisor), "the supervisor to end")
 
 
 def test_the_runner_is_killed_and_the_command_may_go_on(here: str, tmp_path: Path) -> None:
@@ -341,8 +341,8 @@ def test_the_runner_is_killed_and_the_command_may_go_on(here: str, tmp_path: Pat
 def test_what_cannot_be_killed_keeps_the_lock(valkey_node: Node, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     script = (
-        "import sys; from interlock.cli.run import tree, warden; from interlock.cli.main import main\n"
-        "warden.DYING = 0.2; tree.tell = tree._chase = lambda *_, **__: None; sys.exit(main(sys.argv[1:]))"
+        "import sys; from interlock.cli.run import tree, supervisor; from interlock.cli.main import main\n"
+        "supervisor.DYING = 0.2; tree.tell = tree._chase = lambda *_, **__: None; sys.exit(main(sys.argv[1:]))"
     )
     process = subprocess.Popen(
         [PYTHON, "-c", script, "run", "job", *SHORT, "--", "sh", "-c", f"echo $$ > {pid}; exec sleep 100"],
@@ -351,22 +351,22 @@ def test_what_cannot_be_killed_keeps_the_lock(valkey_node: Node, tmp_path: Path)
         text=True,
     )
     until(written(pid))
-    os.kill(process.pid, signal.SIGSTOP)  # so that the warden gives up on the command, and not the runner on the warden
-    (warden,) = children(process.pid)
+    os.kill(process.pid, signal.SIGSTOP)  # so that the supervisor gives up on the command, and not the runner on the supervisor
+    (supervisor,) = children(process.pid)
     time.sleep(2.5)
-    assert alive(warden)
+    assert alive(supervisor)
     os.kill(process.pid, signal.SIGCONT)
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 79
     assert f"job is not given back, because these processes could not be killed: {pid.read_text().strip()}." in err
-    until(lambda: not alive(int(pid.read_text())), "the kernel, when the warden has gone")
+    until(lambda: not alive(int(pid.read_text())), "the kernel, when the supervisor has gone")
 
 
 def test_the_runner_is_killed_while_it_waits(url: str) -> None:
     with Holder(url, "job"), Background("job", "--url", url, "--", "true") as job:
-        warden = job.warden
+        supervisor = job.supervisor
         job.send(signal.SIGKILL)
-        until(lambda: not alive(warden), "the warden to end")
+        until(lambda: not alive(supervisor), "the supervisor to end")
 
 
 def test_a_runner_that_stands_still_does_not_keep_the_command_alive(url: str, tmp_path: Path) -> None:
@@ -385,18 +385,18 @@ def test_a_runner_that_stands_still_does_not_keep_the_command_alive(url: str, tm
     assert max(stamps(mine)[1][-1], stamps(grandchild)[1][-1]) < began
 
 
-def test_the_warden_is_killed(url: str, tmp_path: Path) -> None:
+def test_the_supervisor_is_killed(url: str, tmp_path: Path) -> None:
     command, mine, grandchild = stubborn(tmp_path)
     with Background("job", "--url", url, "--", *command) as job:
         until(lambda: written(mine)() and written(grandchild)(), "both to write")
-        os.kill(job.warden, signal.SIGKILL)
-        assert job.end() == (137, "", "interlock: the warden of job is gone, and the command with it\n")
+        os.kill(job.supervisor, signal.SIGKILL)
+        assert job.end() == (137, "", "interlock: the supervisor of job is gone, and the command with it\n")
     assert not alive(stamps(mine)[0])
     assert not alive(stamps(grandchild)[0])
     assert free(url), "it was sure that nothing is left, so it let go"
 
 
-def test_a_warden_that_stands_still_does_not_keep_the_command_alive(
+def test_a_supervisor_that_stands_still_does_not_keep_the_command_alive(
     valkey_node: Node, fault_proxy: Callable[[Node], FaultProxy], tmp_path: Path
 ) -> None:
     proxy = fault_proxy(valkey_node)
@@ -404,7 +404,7 @@ def test_a_warden_that_stands_still_does_not_keep_the_command_alive(
     heir_command, heir, _ = stubborn(tmp_path, "heir")
     with Background("job", *SHORT, "--url", proxy.url, "--", *command) as job:
         until(lambda: written(mine)() and written(grandchild)(), "both to write")
-        os.kill(job.warden, signal.SIGSTOP)
+        os.kill(job.supervisor, signal.SIGSTOP)
         with Background("job", *SHORT, "--url", valkey_node.url, "--", *heir_command) as next_one:
             proxy.blackhole()
             until(written(heir), "the next one to begin")
@@ -416,14 +416,14 @@ def test_a_warden_that_stands_still_does_not_keep_the_command_alive(
     assert max(stamps(mine)[1][-1], stamps(grandchild)[1][-1]) < began
 
 
-@pytest.mark.parametrize(("stopped", "killed"), [("runner", "warden"), ("warden", "runner")])
+@pytest.mark.parametrize(("stopped", "killed"), [("runner", "supervisor"), ("supervisor", "runner")])
 def test_one_is_stopped_and_the_other_killed(url: str, tmp_path: Path, stopped: str, killed: str) -> None:
     """The kernel continues the one that is stopped, and it does what is to be done."""
     command, mine, grandchild = stubborn(tmp_path)
     heir_command, heir, _ = stubborn(tmp_path, "heir")
     with Background("job", "--ttl", "3s", "--grace", "400ms", "--url", url, "--", *command) as job:
         until(lambda: written(mine)() and written(grandchild)(), "both to write")
-        pids = {"runner": job.pid, "warden": job.warden}
+        pids = {"runner": job.pid, "supervisor": job.supervisor}
         with Background("job", *SHORT, "--url", url, "--", *heir_command) as next_one:
             os.kill(pids[stopped], signal.SIGSTOP)
             os.kill(pids[killed], signal.SIGKILL)
@@ -439,11 +439,11 @@ def test_both_are_killed_and_the_kernel_ends_the_command(url: str, tmp_path: Pat
     command, mine, grandchild = stubborn(tmp_path)
     with Background("job", "--url", url, "--", *command) as job:
         until(lambda: written(mine)() and written(grandchild)(), "both to write")
-        for pid in (job.pid, job.warden):  # neither shall act
+        for pid in (job.pid, job.supervisor):  # neither shall act
             os.kill(pid, signal.SIGSTOP)
-        warden = job.warden
-        job.send(signal.SIGKILL)  # which would continue the warden in a moment
-        os.kill(warden, signal.SIGKILL)
+        supervisor = job.supervisor
+        job.send(signal.SIGKILL)  # which would continue the supervisor in a moment
+        os.kill(supervisor, signal.SIGKILL)
         until(lambda: not alive(stamps(mine)[0]), "the kernel")
         # What is not promised: docs/run.md says so.
         assert alive(stamps(grandchild)[0])
@@ -456,11 +456,11 @@ def test_a_killed_outer_run_takes_the_inner_one_with_it(url: str, tmp_path: Path
     inner = [*COMMAND, "run", "inner", "--url", url, "--", *command]
     with Background("outer", "--ttl", "2s", "--grace", "500ms", "--url", url, "--", *inner) as job:
         until(lambda: written(mine)() and written(grandchild)(), "both to write")
-        (inner_runner,) = children(job.warden)
-        (inner_warden,) = children(inner_runner)
+        (inner_runner,) = children(job.supervisor)
+        (inner_supervisor,) = children(inner_runner)
         job.send(signal.SIGKILL)
         job.end()
-    everybody = [inner_runner, inner_warden, stamps(mine)[0], stamps(grandchild)[0]]
+    everybody = [inner_runner, inner_supervisor, stamps(mine)[0], stamps(grandchild)[0]]
     until(lambda: not any(map(alive, everybody)), "all of them to end")
 
 
@@ -468,7 +468,7 @@ def test_a_stopped_command_hears_that_it_must_end(here: str, tmp_path: Path) -> 
     ready = tmp_path / "ready"
     with Background("job", "--url", here, "--", PYTHON, "-c", POLITE, str(ready)) as job:
         until(written(ready))
-        (command,) = children(job.warden)
+        (command,) = children(job.supervisor)
         os.kill(command, signal.SIGSTOP)
         job.send(signal.SIGKILL)
         assert job.end()[1] == "SIGTERM\n"

@@ -203,7 +203,7 @@ def bombard(job: Background, pause: float) -> None:
 
 
 def blames_nobody(err: str) -> bool:
-    return not any(words in err for words in ("bug", "Traceback", "warden", "boot", "Let user"))
+    return not any(words in err for words in ("bug", "Traceback", "supervisor", "boot", "Let user"))
 
 
 @pytest.mark.timeout(180)
@@ -224,7 +224,7 @@ def test_no_descriptors(url: str) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_the_warden_is_killed_and_the_runner_has_no_descriptors(tmp_path: Path) -> None:
+def test_the_supervisor_is_killed_and_the_runner_has_no_descriptors(tmp_path: Path) -> None:
     """To look at /proc. However few it was started with: nothing of the command is left when it ends."""
     url, codes = f"sqlite:///{tmp_path}/locks.db", []
     for limit in range(12, 21):
@@ -235,7 +235,7 @@ def test_the_warden_is_killed_and_the_runner_has_no_descriptors(tmp_path: Path) 
         with Background("job", *HOUR, "--url", url, "--", *command, program=limited, **streams) as job:
             until(lambda job=job, files=files: not job.running() or all(written(path)() for path in files), "both to write")
             if job.running():
-                os.kill(job.warden, signal.SIGKILL)
+                os.kill(job.supervisor, signal.SIGKILL)
             codes.append(job.end()[0])
         assert codes[-1] in (69, 71) or not any(alive(stamps(path)[0]) for path in files), f"with {limit}"
         assert free(url)
@@ -243,7 +243,7 @@ def test_the_warden_is_killed_and_the_runner_has_no_descriptors(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_no_process_for_the_warden_or_for_the_command(url: str, at: int) -> None:
+def test_no_process_for_the_supervisor_or_for_the_command(url: str, at: int) -> None:
     program = changed(
         "import errno, os; real, calls = os.fork, []\n"
         "def fork():\n"
@@ -287,10 +287,10 @@ def test_a_defect_of_the_runner_leaves_neither_the_command_nor_the_lock(url: str
     assert free(url)
 
 
-def test_a_defect_of_the_warden_leaves_nothing_of_the_command(url: str, tmp_path: Path) -> None:
+def test_a_defect_of_the_supervisor_leaves_nothing_of_the_command(url: str, tmp_path: Path) -> None:
     """Though the runner is gone and nobody else is there to end it."""
     files = tmp_path / "command.stamps", tmp_path / "grandchild.stamps"
-    program = changed("from interlock.cli.run import warden; warden.Warden._tell = lambda self: 1 / 0")
+    program = changed("from interlock.cli.run import supervisor; supervisor.Supervisor._tell = lambda self: 1 / 0")
     command = (PYTHON, "-c", STUBBORN, *map(str, files))
     with Background("job", *HOUR, "--url", url, "--", *command, program=program) as job:
         until(lambda: all(written(path)() for path in files), "both to write")

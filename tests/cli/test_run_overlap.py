@@ -104,29 +104,29 @@ def stop_runner(job: Background) -> None:
     job.send(signal.SIGSTOP)
 
 
-def kill_warden(job: Background) -> None:
-    os.kill(job.warden, signal.SIGKILL)
+def kill_supervisor(job: Background) -> None:
+    os.kill(job.supervisor, signal.SIGKILL)
 
 
-def stop_runner_kill_warden(job: Background) -> None:
-    warden = job.warden
+def stop_runner_kill_supervisor(job: Background) -> None:
+    supervisor = job.supervisor
     stop_runner(job)
-    os.kill(warden, signal.SIGKILL)
+    os.kill(supervisor, signal.SIGKILL)
 
 
-def stop_warden_kill_runner(job: Background) -> None:
-    os.kill(job.warden, signal.SIGSTOP)
+def stop_supervisor_kill_runner(job: Background) -> None:
+    os.kill(job.supervisor, signal.SIGSTOP)
     kill_runner(job)
 
 
 Blow = Callable[[Background], None]
 BLOWS: dict[str, list[Blow]] = {
     "runner killed": [kill_runner],
-    "warden killed": [kill_warden],
+    "supervisor killed": [kill_supervisor],
     "runner stopped": [stop_runner],
-    "stderr full": [kill_runner, stop_runner, kill_warden],
-    "stdout full": [kill_runner, stop_runner, kill_warden],
-    "one stopped, one killed": [stop_runner_kill_warden, stop_warden_kill_runner],
+    "stderr full": [kill_runner, stop_runner, kill_supervisor],
+    "stdout full": [kill_runner, stop_runner, kill_supervisor],
+    "one stopped, one killed": [stop_runner_kill_supervisor, stop_supervisor_kill_runner],
 }
 TURNS = max(1, round(SCALE))  # of PAIRS trials each
 

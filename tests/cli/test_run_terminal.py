@@ -43,7 +43,7 @@ def test_ctrl_c_ends_the_command_and_the_lock_is_free(url: str, tmp_path: Path) 
 def test_ctrl_c_ends_the_wait(url: str) -> None:
     with Holder(url, "job"):
         with Screen(*RUN, "--", "echo", "ran", INTERLOCK_URL=url) as screen:
-            until(lambda: children(screen.pid), "the warden")
+            until(lambda: children(screen.pid), "the supervisor")
             time.sleep(0.5)
             screen.type("\x03")
             assert screen.end() == 130

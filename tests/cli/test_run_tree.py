@@ -107,7 +107,7 @@ def test_the_commands_number_is_nobody_elses_until_nothing_of_it_is_left(
 
 
 def test_a_group_that_is_not_ours_is_left_alone(innocent: list[subprocess.Popen[bytes]]) -> None:
-    """By a runner whose warden has buried the command meanwhile."""
+    """By a runner whose supervisor has buried the command meanwhile."""
     innocent.append(subprocess.Popen(["sleep", "100"], start_new_session=True))
     group = innocent[0].pid
     script = "import sys, signal; from interlock.cli.run import tree; tree.tell(int(sys.argv[1]), signal.SIGKILL)"
@@ -115,7 +115,7 @@ def test_a_group_that_is_not_ours_is_left_alone(innocent: list[subprocess.Popen[
     assert innocent[0].poll() is None
 
 
-@pytest.mark.parametrize("how", ["taken", "warden killed"])
+@pytest.mark.parametrize("how", ["taken", "supervisor killed"])
 def test_children_that_it_had_before_are_left_alone(valkey_node: Node, tmp_path: Path, how: str) -> None:
     """A script starts something in the background and becomes the runner, as the first process of a container does."""
     before, pid = tmp_path / "before", tmp_path / "pid"
@@ -125,11 +125,11 @@ def test_children_that_it_had_before_are_left_alone(valkey_node: Node, tmp_path:
     with Background("job", *options, "--", *command, program=("/bin/sh", "-c", script, "sh", *COMMAND)) as job:
         until(written(pid))
         stranger = int(before.read_text())
-        (warden,) = [child for child in children(job.pid) if child != stranger]
+        (supervisor,) = [child for child in children(job.pid) if child != stranger]
         if how == "taken":
             valkey_node.command("SET", "job", "stranger")
         else:
-            os.kill(warden, signal.SIGKILL)
+            os.kill(supervisor, signal.SIGKILL)
         code, _, err = job.end()
         spared = alive(stranger)
         with suppress(ProcessLookupError):
@@ -175,9 +175,9 @@ def test_a_process_whose_main_thread_has_ended_is_killed_as_well(here: str, tmp_
         pytest.skip("the number of a system call is that of x86-64")
     with Background("job", "--ttl", "30s", "--grace", "200ms", "--url", here, "--", PYTHON, "-c", script, str(ready)) as job:
         until(written(ready))
-        warden = job.warden
+        supervisor = job.supervisor
         job.send(signal.SIGKILL)
-        until(lambda: not alive(warden), "the warden to end")
+        until(lambda: not alive(supervisor), "the supervisor to end")
         last = Path(f"{ready}.beat").read_text()
         time.sleep(0.3)
         with suppress(ProcessLookupError):
@@ -192,9 +192,9 @@ def test_a_process_that_forks_and_exits_for_ever(here: str, tmp_path: Path) -> N
     subprocess.run(["cc", "-O1", "-w", "-o", str(program), str(source)], check=True)
     with Background("job", "--ttl", "30s", "--grace", "200ms", "--url", here, "--", str(program), str(note)) as job:
         until(lambda: note.exists() and note.stat().st_size, "it to begin")
-        warden = job.warden
+        supervisor = job.supervisor
         job.send(signal.SIGKILL)
-        until(lambda: not alive(warden), "the warden to end")
+        until(lambda: not alive(supervisor), "the supervisor to end")
         seen = note.read_bytes()
         time.sleep(0.3)
         went_on = note.read_bytes() != seen
@@ -218,7 +218,7 @@ def test_in_a_pid_namespace_with_the_outer_proc_nobody_else_is_signalled(here: s
         "--pid",
         "--fork",
         "--kill-child",
-        *changed("from interlock.cli.run import warden; warden.DYING = 1.0"),
+        *changed("from interlock.cli.run import supervisor; supervisor.DYING = 1.0"),
     )
     try:
         with Background("job", *options, "--", "sh", "-c", script, program=program) as job:

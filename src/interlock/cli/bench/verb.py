@@ -8,7 +8,6 @@ import os
 import shutil
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from statistics import median
@@ -20,8 +19,7 @@ from ...api.options import where
 from ...core import checks
 from ...errors import Unavailable, UsageError
 from .. import exits
-from ..durations import duration
-from ..exits import complain
+from ..reading import command_line, duration
 from .floors import PollFloor, SocketFloor, SqliteFloor, fresh, pack, say_last
 from .measure import percentile, quotient, sample
 
@@ -40,22 +38,15 @@ class Pair(NamedTuple):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and print. 64 for a time or a prefix that cannot be meant.
-
-    Raises Unavailable when the store does not answer, UsageError for a wrong URL or a store that cannot be measured.
-    """
-    try:
+    """Measure and print. Raises UsageError for a store that cannot be measured."""
+    with command_line():
         seconds = duration(arguments.seconds, "--seconds")
         if not 0.1 <= seconds <= 3600:
             raise UsageError("--seconds is a tenth of a second to an hour")
         name = checks.name(f"{arguments.prefix}interlock-bench-{fresh().decode()[:12]}")
-    except UsageError as error:
-        return complain(str(error), exits.USAGE)
     url = ",".join(arguments.url) if isinstance(arguments.url, list) else arguments.url
-    with warnings.catch_warnings():
-        warnings.showwarning = exits.warn
-        with _opened(where(url), name) as pair:
-            facts = measured(pair, seconds)
+    with _opened(where(url), name) as pair:
+        facts = measured(pair, seconds)
     print(json.dumps(facts) if arguments.json else as_text(facts))
     return exits.OK
 

@@ -99,7 +99,7 @@ def doing(progress: Progress) -> str:
     return f"{DOING[progress.stage]}{where}"
 
 
-class Teller:
+class Reporter:
     """Says how far it is: at each step, and now and then while there is something to wait for."""
 
     def __init__(self) -> None:

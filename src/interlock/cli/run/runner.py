@@ -16,9 +16,9 @@ from ...errors import AcquireTimeout, InterlockError, LeaseLost, Unavailable, Us
 from ...runtime.base import now
 from .. import exits
 from . import tree
+from .channel import DYING
 from .link import Link
 from .options import Options
-from .orders import DYING
 from .signals import Interrupted, Signals
 from .watch import Ending, Watch
 
@@ -29,9 +29,9 @@ _STANDBY_PAUSE = 1.0, 30.0  # between two tries while the store is away: first, 
 class Runner:
     """One run, from the wait for the lock to the exit code."""
 
-    def __init__(self, options: Options, warden: Link, signals: Signals) -> None:
+    def __init__(self, options: Options, supervisor: Link, signals: Signals) -> None:
         self._options = options
-        self._warden = warden
+        self._supervisor = supervisor
         self._signals = signals
         self.key = 0  # see `Ending`
 
@@ -43,31 +43,38 @@ class Runner:
             if self._waits_for_itself(client):
                 self._say(f"{self._options.name} is held by the very run that this one is part of: it would wait for itself")
                 return exits.USAGE
-            self._warden.await_ready(self._signals)
-            while True:
-                lease = None
-                try:
-                    lease = self._acquire(client)
-                    self._signals.hand_on()
-                except AcquireTimeout as refused:
-                    return self._busy(refused)
-                except Interrupted:
-                    if lease is not None:
-                        self._part_with(lease)
-                    raise
-                began = now()
-                watch = Watch(self._options, self._warden, self._signals, lease, self._say)
-                try:
-                    ending = watch.run()
-                except BaseException:
-                    self._break_off(lease)
-                    raise
-                code = self._settle(lease, ending, watch.cause(), began + self._options.at_least)
-                told_to_end = _ENOUGH & {*watch.handed_on, *self._signals.answer()}
-                if code != exits.LOST or not self._options.standby or ending.final or told_to_end:
-                    self.key = ending.key
-                    return code
-                self._signals.end_us()
+            self._supervisor.await_ready(self._signals)
+            code = None
+            while code is None:
+                code = self._once(client)
+            return code
+
+    def _once(self, client: Client) -> int | None:
+        """Wait for the lock and run the command once. The exit code; None if the command is to be started again."""
+        lease = None
+        try:
+            lease = self._acquire(client)
+            self._signals.hand_on()
+        except AcquireTimeout as refused:
+            return self._busy(refused)
+        except Interrupted:
+            if lease is not None:
+                self._part_with(lease)
+            raise
+        began = now()
+        watch = Watch(self._options, self._supervisor, self._signals, lease, self._say)
+        try:
+            ending = watch.run()
+        except BaseException:
+            self._break_off(lease)
+            raise
+        code = self._settle(lease, ending, watch.cause(), began + self._options.at_least)
+        told_to_end = _ENOUGH & {*watch.handed_on, *self._signals.answer()}
+        if code == exits.LOST and self._options.standby and not ending.final and not told_to_end:
+            self._signals.end_us()
+            return None
+        self.key = ending.key
+        return code
 
     def _say(self, message: str) -> None:
         if not self._options.quiet:
@@ -137,8 +144,8 @@ class Runner:
         return True
 
     def _break_off(self, lease: Lease) -> None:
-        """We cannot go on. The warden ends the command, or we do; then the lock can be given back."""
-        if self._warden.close() or (self._options.on_lost != "warn" and tree.kill(0, {}, DYING)):
+        """We cannot go on. The supervisor ends the command, or we do; then the lock can be given back."""
+        if self._supervisor.close() or (self._options.on_lost != "warn" and tree.kill(0, {}, DYING)):
             self._give_back(lease)
         else:
             self._say(f"{lease.name} is not given back, because something of the command may still run. It ends by itself")

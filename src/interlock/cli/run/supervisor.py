@@ -1,10 +1,10 @@
-"""The warden: parent of the command, keeper of the deadline. Forked early, talks to no store.
+"""The supervisor: parent of the command, enforces the deadline. Forked early, talks to no store.
 
 Rules of the file:
 
 1. *The deadline is enforced here,* on this process's own clock, from the last deadline that the runner passed on. Nothing
    that befalls the runner (kill -9, SIGSTOP, a hanging store) makes the command live longer.
-2. *What has arrived is read before the clock is looked at,* so a warden that was not scheduled for a while does not stop a
+2. *What has arrived is read before the clock is looked at,* so a supervisor that was not scheduled for a while does not stop a
    command whose lease was renewed meanwhile.
 3. *Told to stop, the tree counts as ended when nothing is left of it.* Else the command counts, and what it leaves in the
    background is left alone.
@@ -31,40 +31,38 @@ from typing import NoReturn
 from ...runtime.base import now
 from .. import exits
 from . import tree, voice
-from .birth import RESET, start
-from .channel import Channel, Message
-from .orders import DYING, Orders
+from .channel import DYING, Channel, Message, Orders
 from .signals import Bell, handle, nothing
+from .start import RESET, Inherited, start
 from .terminal import Terminal
 
 _NAP = 0.5  # poll sleeps on a clock that stands still while the machine does, so look up at least this often
 
 
 def serve(orders: Orders, runner: Channel, mask: Iterable[int]) -> NoReturn:
-    """Be the warden of `runner`. In a process of its own, which ends here."""
-    warden = Warden(orders, runner, mask)
+    """Be the supervisor of `runner`. In a process of its own, which ends here."""
+    supervisor = Supervisor(orders, runner, mask)
     try:
         try:
-            warden.prepare()
+            supervisor.prepare()
         except OSError as error:
             runner.send("short", error.errno)
-            warden.leave(exits.SHORT)
-        warden.serve()
+            supervisor.leave(exits.SHORT)
+        supervisor.serve()
     except BaseException:  # noqa: BLE001 - a bug; there is nobody above us
-        warden.end_everything()
+        supervisor.end_everything()
         traceback.print_exc()
-        warden.leave(exits.BUG)
+        supervisor.leave(exits.BUG)
     finally:
         os._exit(exits.BUG)
 
 
-class Warden:
+class Supervisor:
     """One process, one command at a time."""
 
     def __init__(self, orders: Orders, runner: Channel, mask: Iterable[int]) -> None:
         self._orders = orders
         self._runner = runner
-        self._mask = mask
         self._terminal = Terminal()  # while we are in the runner's group
         self._command = 0  # the process id and the group
         self._loading = -1  # a pipe that ends when the program runs, or tells why it does not; -1: that is known
@@ -73,7 +71,7 @@ class Warden:
         self._wants_terminal = False
         self._told = False  # to stop, by us
         self._kill_by = math.inf  # once it was told
-        self._ignored: set[int] = {number for number in RESET if signal.getsignal(number) is signal.SIG_IGN}
+        self._signals = Inherited(mask, {number for number in RESET if signal.getsignal(number) is signal.SIG_IGN})
 
     def prepare(self) -> None:
         """Get all that is needed. Raises OSError if this system is short of it."""
@@ -82,7 +80,7 @@ class Warden:
         self._bell = Bell()
         handle(RESET, nothing)
         signal.signal(signal.SIGCHLD, nothing)  # were it ignored, nobody could tell how the command ended
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._signals.mask)
         self._poll = select.poll()
         self._poll.register(self._bell, select.POLLIN)
         self._poll.register(self._runner, select.POLLIN)
@@ -126,22 +124,20 @@ class Warden:
 
     def _obey(self, message: Message, later: Sequence[Message]) -> None:
         """`later`: what has arrived after it."""
-        verb, *rest = message
-        if verb == "start":
-            variables, deadline = rest
-            self._deadline = next((moment for kind, moment, *_ in reversed(later) if kind == "deadline"), deadline)
-            self._told, self._kill_by, self._wants_terminal = False, math.inf, False
-            if self._runner.over or now() >= self._kill_at():  # we were stopped or starved, and the lock is lost
-                self._runner.send("late")
-            else:
-                self._start(variables)
-        elif verb == "deadline":
-            (self._deadline,) = rest
-        elif verb == "signal" and self._command:
-            (number,) = rest
-            if number == signal.SIGCONT:
-                self._terminal.give(self._command)  # perhaps by `fg`
-            self._signal(number)
+        match message:
+            case ["start", variables, deadline]:
+                self._deadline = next((moment for kind, moment, *_ in reversed(later) if kind == "deadline"), deadline)
+                self._told, self._kill_by, self._wants_terminal = False, math.inf, False
+                if self._runner.over or now() >= self._kill_at():  # we were stopped or starved, and the lock is lost
+                    self._runner.send("late")
+                else:
+                    self._start(variables)
+            case ["deadline", moment]:
+                self._deadline = moment
+            case ["signal", number] if self._command:
+                if number == signal.SIGCONT:
+                    self._terminal.give(self._command)  # perhaps by `fg`
+                self._signal(number)
 
     def _signal(self, number: int) -> None:
         """To the command's group, whose number is the command's until it is buried."""
@@ -149,9 +145,8 @@ class Warden:
             os.killpg(self._command, number)
 
     def _start(self, variables: dict[str, str]) -> None:
-        environment = {**os.environ, **variables}
         try:
-            self._command, self._loading = start(self._orders, environment, self._mask, self._ignored, self._terminal)
+            self._command, self._loading = start(self._orders, {**os.environ, **variables}, self._signals, self._terminal)
         except OSError as error:
             self._runner.send("short", error.errno)
             return

@@ -1,13 +1,25 @@
-"""How long, as people write it on a command line."""
+"""Reading what people write on a command line."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ..errors import UsageError
+from .exits import WrongCommandLine
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@contextmanager
+def command_line(more: str = "") -> Iterator[None]:
+    """A UsageError in the block is the fault of the command line, not of the configuration: 64, not 78."""
+    try:
+        yield
+    except UsageError as error:
+        raise WrongCommandLine(f"{error}{more}") from None
 
 
 def duration(text: str, option: str) -> float:
