@@ -76,8 +76,8 @@ def word_rule(path: str, source: str) -> Complaints:
         unknown = [word for word in words if not (word in LITERAL or explained(word) or word in BEING_RENAMED)]
         if unknown and not explained(" ".join(words)):
             complaints.append(
-                f"{path}: {name} is a metaphor ({', '.join(unknown)}): define it in docs/glossary.md, or add it to LITERAL if it "
-                "says what it means"
+                f"{path}: {name} is a metaphor ({', '.join(unknown)}): define it in docs/glossary.md, or add it to LITERAL if "
+                "it says what it means"
             )
     return complaints
 

@@ -135,35 +135,33 @@ def ttl(value: Duration, rate: float = DRIFT_RATE) -> float:
 
 def max_hold(value: Duration, period: float) -> float:
     """For how long a lease is renewed at most. Raises UsageError if that is shorter than its ttl, or absurd."""
-    number = seconds(value, "max_hold")
-    if not period <= number <= MAX_TIMEOUT:
-        raise UsageError(
-            f"max_hold={number:g} s must be at least the ttl, {period:g} s, and less than a year: it is how long a lease is "
-            "renewed at most; nothing was written. Use a shorter ttl as well"
-        )
-    return number
+    why = (
+        f" must be at least the ttl, {period:g} s, and less than a year: it is how long a lease is renewed at most; nothing was "
+        "written. Use a shorter ttl as well"
+    )
+    return _within(value, "max_hold", period, MAX_TIMEOUT, why)
 
 
 def progress(value: Duration) -> float:
     """How often `lease.progress()` must be called at least. Raises UsageError unless it is between 10 ms and a year."""
-    number = seconds(value, "progress")
-    if not MIN_TTL <= number <= MAX_TIMEOUT:
-        raise UsageError(
-            f"progress={number:g} s: give the longest time between two calls of lease.progress(), {MIN_TTL:g} s at least; "
-            "nothing was written"
-        )
-    return number
+    why = f": give the longest time between two calls of lease.progress(), {MIN_TTL:g} s at least; nothing was written"
+    return _within(value, "progress", MIN_TTL, MAX_TIMEOUT, why)
 
 
 def lock_delay(value: Duration, period: float) -> float:
     """How long a name stays closed after a lease that was not released. Raises UsageError if negative or, with the ttl, over
     7 days."""
-    number = seconds(value, "lock_delay")
-    if number < 0 or number + period > MAX_TTL:
-        raise UsageError(
-            f"lock_delay={number:g} s must be 0 or more, and with the ttl no more than {MAX_TTL:g} s (7 days): for so long a "
-            "crash keeps everybody out; nothing was written"
-        )
+    why = (
+        f" must be 0 or more, and with the ttl no more than {MAX_TTL:g} s (7 days): for so long a crash keeps everybody out; "
+        "nothing was written"
+    )
+    return _within(value, "lock_delay", 0.0, MAX_TTL - period, why)
+
+
+def _within(value: Duration, what: str, least: float, most: float, why: str) -> float:
+    number = seconds(value, what)
+    if not least <= number <= most:
+        raise UsageError(f"{what}={number:g} s{why}")
     return number
 
 

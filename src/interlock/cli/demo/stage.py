@@ -18,9 +18,7 @@ UMBRELLAS = 60
 LOCK = "stock:umbrella"
 CARD = (0.02, 0.04)  # how long a payment provider takes, in seconds
 GRACE = 0.7  # for the sale that is under way when time is up
-LONG_GRACE = (
-    1.5  # the same where nodes die: a question that one of them leaves unanswered may take a second (`request_timeout`)
-)
+LONG_GRACE = 1.5  # the same where nodes die: one that does not answer costs a question its `request_timeout`, a second
 
 
 class Outcome(NamedTuple):
