@@ -136,8 +136,8 @@ def ttl(value: Duration, rate: float = DRIFT_RATE) -> float:
 def max_hold(value: Duration, period: float) -> float:
     """For how long a lease is renewed at most. Raises UsageError if that is shorter than its ttl, or absurd."""
     why = (
-        f" must be at least the ttl, {period:g} s, and less than a year: it is how long a lease is renewed at most; nothing was "
-        "written. Use a shorter ttl as well"
+        f" must be at least the ttl, {period:g} s, and less than a year: it is how long a lease is renewed at most; nothing "
+        "was written. Use a shorter ttl as well"
     )
     return _within(value, "max_hold", period, MAX_TIMEOUT, why)
 
