@@ -65,25 +65,23 @@ def _renewed(answer: Standing) -> str:
 
 def as_json(said: Sequence[tuple[str, Standing | BaseException]]) -> str:
     """One JSON object in one line of ASCII."""
-    nodes: list[dict[str, object]] = []
-    for address, answer in said:
-        if not isinstance(answer, Standing):
-            nodes.append({"node": address, "state": "silent", "detail": str(answer)})
-            continue
-        roll = answer.roll
-        nodes.append(
-            {
-                "node": address,
-                "state": state_of(answer),
-                "list": list(roll.nodes) if roll is not None else None,
-                "to": list(roll.to) if roll is not None and state_of(answer) == "leaving" else None,
-                "era": roll.era if roll is not None else None,
-                "fence": roll.high if roll is not None else None,
-                "held": round(answer.held, 3),
-                "renewed": answer.renewed or None,
-            }
-        )
-    return json.dumps({"nodes": nodes})
+    return json.dumps({"nodes": [_facts(address, answer) for address, answer in said]})
+
+
+def _facts(address: str, answer: Standing | BaseException) -> dict[str, object]:
+    if not isinstance(answer, Standing):
+        return {"node": address, "state": "silent", "detail": str(answer)}
+    state, roll = state_of(answer), answer.roll
+    return {
+        "node": address,
+        "state": state,
+        "list": roll and roll.nodes,
+        "to": roll.to if roll and state == "leaving" else None,
+        "era": roll and roll.era,
+        "fence": roll and roll.high,
+        "held": round(answer.held, 3),
+        "renewed": answer.renewed or None,
+    }
 
 
 def say(text: str) -> None:
