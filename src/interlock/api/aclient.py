@@ -34,7 +34,7 @@ R = TypeVar("R")
 class AsyncLease(BaseLease):
     """What you hold: a name, until a deadline, under a fence. All state lives here.
 
-    It belongs to whoever has the object, so it may be handed to another thread or task on purpose.
+    It belongs to the code that has the object, so it may be handed to another thread or task on purpose.
     """
 
     __slots__ = ()
@@ -45,7 +45,7 @@ class AsyncLease(BaseLease):
         hold, site, now = self._hold, self._site, self._site.runtime.now
         if self._leashes is None:
             self._leashes = Leashes(lambda: hold.tell_at, lambda: holding.run_out(site, hold, now()))
-            hold.watch(self._leashes.told)  # not of ours: the hold would keep a lease that nobody has any more
+            hold.watch(self._leashes.told)  # not a method of ours: the hold would keep a lease that was dropped
         leash = self._leashes.enter()
         if block is not None:
             block.ties(leash)
@@ -132,7 +132,7 @@ class AsyncLock(BaseLock["AsyncLease"]):
     async def acquire(self, timeout: Duration | Unset | None = UNSET) -> AsyncLease:
         """Wait until the lock is yours, at most `timeout` seconds; None waits for ever, 0 asks once.
 
-        Raises AcquireTimeout if somebody else still has it, Unavailable if the store does not answer. Nothing is left behind
+        Raises AcquireTimeout if another still has it, Unavailable if the store does not answer. Nothing is left behind
         then, nor when the call is interrupted or cancelled.
         """
         options = self._options
@@ -149,7 +149,7 @@ class AsyncLock(BaseLock["AsyncLease"]):
             raise
 
     async def try_acquire(self) -> AsyncLease | None:
-        """Ask once, without waiting: the lease, or None if somebody else has the lock.
+        """Ask once, without waiting: the lease, or None if another has the lock.
 
         Raises Unavailable if the store does not answer. Nothing is left behind then.
         """
@@ -165,7 +165,7 @@ class AsyncLock(BaseLock["AsyncLease"]):
 
     async def _return(self, hold: Hold, error: BaseException) -> None:
         """Give back what the caller never got, because of `error`: no thread for the keeper, a signal's handler."""
-        hold.dropped = True  # first: whatever strikes now, nobody renews it
+        hold.dropped = True  # first: whatever strikes now, it is not renewed
         await holding.leave(self._site, hold, error)
 
     async def __aenter__(self) -> AsyncLease:
@@ -245,7 +245,7 @@ class AsyncClient(BaseClient):
     async def close(self) -> None:
         """End renewal and close the connections. Harmless when repeated.
 
-        Whoever waits for a lock gives up. Calls that are under way are waited for, with what they clean up, for as long as a
+        Waiters give up. Calls that are under way are waited for, with what they clean up, for as long as a
         question and its undoing may take: two request timeouts. Leases that are held end with their ttl. What stays in the
         store is said in the log, by name. In a signal handler that interrupts a call of the same thread it returns at once,
         and the rest follows when that call has ended.

@@ -32,7 +32,7 @@ R = TypeVar("R")
 class Lease(BaseLease):
     """What you hold: a name, until a deadline, under a fence. All state lives here.
 
-    It belongs to whoever has the object, so it may be handed to another thread or task on purpose.
+    It belongs to the code that has the object, so it may be handed to another thread or task on purpose.
     """
 
     __slots__ = ()
@@ -107,7 +107,7 @@ class Lock(BaseLock["Lease"]):
     def acquire(self, timeout: Duration | Unset | None = UNSET) -> Lease:
         """Wait until the lock is yours, at most `timeout` seconds; None waits for ever, 0 asks once.
 
-        Raises AcquireTimeout if somebody else still has it, Unavailable if the store does not answer. Nothing is left behind
+        Raises AcquireTimeout if another still has it, Unavailable if the store does not answer. Nothing is left behind
         then, nor when the call is interrupted or cancelled.
         """
         options = self._options
@@ -124,7 +124,7 @@ class Lock(BaseLock["Lease"]):
             raise
 
     def try_acquire(self) -> Lease | None:
-        """Ask once, without waiting: the lease, or None if somebody else has the lock.
+        """Ask once, without waiting: the lease, or None if another has the lock.
 
         Raises Unavailable if the store does not answer. Nothing is left behind then.
         """
@@ -140,7 +140,7 @@ class Lock(BaseLock["Lease"]):
 
     def _return(self, hold: Hold, error: BaseException) -> None:
         """Give back what the caller never got, because of `error`: no thread for the keeper, a signal's handler."""
-        hold.dropped = True  # first: whatever strikes now, nobody renews it
+        hold.dropped = True  # first: whatever strikes now, it is not renewed
         run(holding.leave(self._site, hold, error))
 
     def __enter__(self) -> Lease:
@@ -215,7 +215,7 @@ class Client(BaseClient):
     def close(self) -> None:
         """End renewal and close the connections. Harmless when repeated.
 
-        Whoever waits for a lock gives up. Calls that are under way are waited for, with what they clean up, for as long as a
+        Waiters give up. Calls that are under way are waited for, with what they clean up, for as long as a
         question and its undoing may take: two request timeouts. Leases that are held end with their ttl. What stays in the
         store is said in the log, by name. In a signal handler that interrupts a call of the same thread it returns at once,
         and the rest follows when that call has ended.

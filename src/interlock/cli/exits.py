@@ -8,7 +8,7 @@ from contextlib import suppress
 from ..core.shown import shown
 
 OK = 0
-HELD = 1  # `status --exit-code`: somebody holds the lock
+HELD = 1  # `status --exit-code`: the lock is held
 NOT_SHOWN = 1  # `demo`: what it set out to show did not happen this time
 BROKEN = 1  # `sim`: a promise was broken
 USAGE = 64  # the command line is wrong
@@ -44,5 +44,5 @@ def complain(message: str, code: int) -> int:
 def warn(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: object = None, line: object = None
 ) -> None:
-    """For `warnings.showwarning`: our own words, without a line of code that is nobody's fault."""
+    """For `warnings.showwarning`: our own words, without a line of code."""
     complain(str(message).removeprefix("interlock: "), OK)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Parser(argparse.ArgumentParser):
     """argparse with one line instead of two and with the exit code that flock and sysexits use."""
 
-    takes_command = False  # what stands behind `--` is a command of somebody else
+    takes_command = False  # what stands behind `--` is the command to be run
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As always, but what is left over is an error here, where the verb is known, and not in the parser of all verbs."""

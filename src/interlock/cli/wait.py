@@ -1,4 +1,4 @@
-"""`interlock wait NAME`: until nobody holds a lock. Takes nothing and stands in no line.
+"""`interlock wait NAME`: until a lock is free. Takes nothing and stands in no line.
 
 So no store tells it when to look: it looks again after a pause that grows to a second, or when the holder's lease ends.
 """

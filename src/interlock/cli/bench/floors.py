@@ -108,7 +108,7 @@ class PollFloor:
     def __init__(self, socks: list[Any], name: bytes, enough: int) -> None:
         self._name, self._enough = name, enough
         self._socks = {sock.fileno(): sock for sock in socks}
-        self._late = dict.fromkeys(self._socks, 0)  # replies that nobody waits for any more
+        self._late = dict.fromkeys(self._socks, 0)  # replies that are not waited for any more
         self._poll = select.poll()
         for sock in socks:
             sock.settimeout(PATIENCE)

@@ -29,7 +29,7 @@ class Worker:
             [sys.executable, "-m", "interlock.cli.demo.worker", str(number), directory],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # the terminal's Ctrl-C is for the play, which then sends everybody home
+            start_new_session=True,  # the terminal's Ctrl-C is for the play, which then ends the workers
         )
 
     @property

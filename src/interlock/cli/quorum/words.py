@@ -85,7 +85,7 @@ def _facts(address: str, answer: Standing | BaseException) -> dict[str, object]:
 
 
 def say(text: str) -> None:
-    """Print it, unless nobody reads: the nodes are closed meanwhile, and must not wait for somebody's terminal or pipe."""
+    """Print it, unless it is not read: the nodes are closed meanwhile, and must not wait for a terminal or a pipe."""
     with suppress(OSError, ValueError):
         if sys.stdout is not None and select.select([], [sys.stdout], [], 0)[1]:
             print(text, flush=True)

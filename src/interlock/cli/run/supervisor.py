@@ -49,7 +49,7 @@ def serve(orders: Orders, runner: Channel, mask: Iterable[int]) -> NoReturn:
             runner.send("short", error.errno)
             supervisor.leave(exits.SHORT)
         supervisor.serve()
-    except BaseException:  # noqa: BLE001 - a bug; there is nobody above us
+    except BaseException:  # noqa: BLE001 - a bug; nothing is above us
         supervisor.end_everything()
         traceback.print_exc()
         supervisor.leave(exits.BUG)
@@ -79,7 +79,7 @@ class Supervisor:
         tree.adopt()
         self._bell = Bell()
         handle(RESET, nothing)
-        signal.signal(signal.SIGCHLD, nothing)  # were it ignored, nobody could tell how the command ended
+        signal.signal(signal.SIGCHLD, nothing)  # were it ignored, there would be no exit status
         signal.pthread_sigmask(signal.SIG_SETMASK, self._signals.mask)
         self._poll = select.poll()
         self._poll.register(self._bell, select.POLLIN)
@@ -204,7 +204,7 @@ class Supervisor:
             self._loading = -1
 
     def _stopped(self, number: int) -> None:
-        """A holder that stands still keeps everybody waiting. Ctrl-Z is undone; the other ways are somebody's wish."""
+        """A holder that stands still keeps all others waiting. Ctrl-Z is undone; the other ways are meant."""
         if number in (signal.SIGTTIN, signal.SIGTTOU):
             self._wants_terminal = True
             if self._give_terminal():
@@ -259,7 +259,7 @@ class Supervisor:
         self._ended(sure)
 
     def _orphaned(self) -> None:
-        """The runner was killed: nobody renews the lease any more, and nobody else is left to say so."""
+        """The runner was killed: the lease is not renewed any more, and only we are left to say so."""
         if not self._command:
             return
         lost = self._orders.on_lost

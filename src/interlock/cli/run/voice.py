@@ -84,9 +84,9 @@ class Voice(TextIOBase):
             while piece:
                 try:
                     piece = piece[os.write(self._fd, piece) :]
-                except BlockingIOError:  # somebody else has made it so
+                except BlockingIOError:  # another process has made it so
                     select.select([], [self._fd], [])
-        except (OSError, ValueError):  # nobody is there to hear it
+        except (OSError, ValueError):  # the reader is gone
             return
 
     def _say_what_fits(self) -> None:
