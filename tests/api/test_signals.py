@@ -26,6 +26,14 @@ from interlock.testing import Node
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of coroutines that were struck before their first step
 
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """Such coroutines are collected, and warned of, here and not in the midst of another test."""
+    yield
+    gc.collect()
+
+
 SOON = 3.0  # seconds: far more than it takes, and a tenth of the leases here
 
 

@@ -44,37 +44,30 @@ class Runner:
                 self._say(f"{self._options.name} is held by the very run that this one is part of: it would wait for itself")
                 return exits.USAGE
             self._supervisor.await_ready(self._signals)
-            code = None
-            while code is None:
-                code = self._once(client)
-            return code
-
-    def _once(self, client: Client) -> int | None:
-        """Wait for the lock and run the command once. The exit code; None if the command is to be started again."""
-        lease = None
-        try:
-            lease = self._acquire(client)
-            self._signals.hand_on()
-        except AcquireTimeout as refused:
-            return self._busy(refused)
-        except Interrupted:
-            if lease is not None:
-                self._part_with(lease)
-            raise
-        began = now()
-        watch = Watch(self._options, self._supervisor, self._signals, lease, self._say)
-        try:
-            ending = watch.run()
-        except BaseException:
-            self._break_off(lease)
-            raise
-        code = self._settle(lease, ending, watch.cause(), began + self._options.at_least)
-        told_to_end = _ENOUGH & {*watch.handed_on, *self._signals.answer()}
-        if code == exits.LOST and self._options.standby and not ending.final and not told_to_end:
-            self._signals.end_us()
-            return None
-        self.key = ending.key
-        return code
+            while True:
+                lease = None  # lives as long as the client: one that is left to expire on purpose was not dropped
+                try:
+                    lease = self._acquire(client)
+                    self._signals.hand_on()
+                except AcquireTimeout as refused:
+                    return self._busy(refused)
+                except Interrupted:
+                    if lease is not None:
+                        self._part_with(lease)
+                    raise
+                began = now()
+                watch = Watch(self._options, self._supervisor, self._signals, lease, self._say)
+                try:
+                    ending = watch.run()
+                except BaseException:
+                    self._break_off(lease)
+                    raise
+                code = self._settle(lease, ending, watch.cause(), began + self._options.at_least)
+                told_to_end = _ENOUGH & {*watch.handed_on, *self._signals.answer()}
+                if code != exits.LOST or not self._options.standby or ending.final or told_to_end:
+                    self.key = ending.key
+                    return code
+                self._signals.end_us()
 
     def _say(self, message: str) -> None:
         if not self._options.quiet:
