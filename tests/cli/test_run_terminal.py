@@ -59,9 +59,9 @@ def test_the_command_has_the_foreground_and_the_keyboard_and_gives_them_back(url
         'read line; echo "then $line"',
     )
     with Screen(*script, INTERLOCK_URL=url) as screen:
-        screen.wait_for("mine")
+        screen.wait_for("mine\r\n")
         screen.type("hello\n")
-        screen.wait_for("HELLO\r\nmine")
+        screen.wait_for("HELLO\r\nmine\r\n")
         screen.type("again\n")
         screen.wait_for("then again")
         assert screen.end() == 0
