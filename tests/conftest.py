@@ -15,8 +15,8 @@ STORES = ["memory", "sqlite", "valkey", "redis"]
 # Most tests wait most of the time, so `make test` runs four of them at once. Not these: see the marker `alone`.
 ALONE = (
     "chaos/",
-    "cli/test_cli_demo.py",
-    "cli/test_cli_run",
+    "cli/test_demo.py",
+    "cli/test_run",
     "flow/test_keeper",
     "hazards/",
     "quorum/test_quorum_chaos.py",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME = {
+_HOME = {  # of everything that is not in `errors`
     "AsyncClient": "api.aclient",
     "AsyncLease": "api.aclient",
     "AsyncLock": "api.aclient",
@@ -39,15 +39,6 @@ _HOME = {
     "Lease": "api.client",
     "Lock": "api.client",
     "lock": "api.default",
-    "AcquireTimeout": "errors",
-    "InterlockError": "errors",
-    "LeaseLost": "errors",
-    "NoQuorum": "errors",
-    "NotAcquired": "errors",
-    "StaleFence": "errors",
-    "Unavailable": "errors",
-    "Unsupported": "errors",
-    "UsageError": "errors",
 }
 
 __all__ = [
@@ -75,12 +66,11 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker shall flag a name that does not exist
 
     def __getattr__(name: str) -> object:
-        home = _HOME.get(name)
-        if home is None:
+        if name not in __all__:
             raise AttributeError(f"module 'interlock' has no attribute {name!r}")
         from importlib import import_module
 
-        value = getattr(import_module(f"interlock.{home}"), name)
+        value = getattr(import_module(f"interlock.{_HOME.get(name, 'errors')}"), name)
         globals()[name] = value  # the next look-up does not come here
         return value
 

@@ -10,7 +10,7 @@ import pytest
 
 from interlock.testing.nodes import Node
 
-from .cli_support import COMMAND, Run, environment
+from .support import COMMAND, Run, environment
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
-from .cli_support import COMMAND, environment
+from .support import COMMAND, environment
 
 PATIENCE = float(os.environ.get("INTERLOCK_PATIENCE", "30"))  # never a promise: how long a test waits for what must come
 
@@ -142,9 +142,9 @@ class Background:
         self.pid = self._popen.pid
 
     @property
-    def warden(self) -> int:
-        """The process id of the warden, once there is one."""
-        until(lambda: children(self.pid), "the warden")
+    def supervisor(self) -> int:
+        """The process id of the supervisor, once there is one."""
+        until(lambda: children(self.pid), "the supervisor")
         return children(self.pid)[0]
 
     def send(self, number: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import interlock
-from interlock.cli.sim import arguments
+from interlock.cli import texts
 from interlock.testing.sim import FAULTS, Plan, simulate
 from interlock.testing.sim.holes import BY_HAND
 from interlock.testing.sim.mutants import MUTANTS, hunt, planted
@@ -97,6 +97,6 @@ def test_a_planted_bug_is_taken_out_again() -> None:
 
 
 def test_the_help_names_every_fault_and_no_other() -> None:
-    table = arguments.HELP.partition("faults (")[2].partition("what is checked")[0]
+    table = texts.SIM.partition("faults (")[2].partition("what is checked")[0]
     named = {word for line in table.splitlines()[1:] for word in (line[2:13].strip(), line[43:52].strip()) if word}
     assert named == set(FAULTS)

@@ -65,6 +65,11 @@ def blocking(client: Client) -> None:
     client.lock(7)  # type: ignore[arg-type]
     client.lock("x", 10)  # type: ignore[call-arg]
     client.lock("x", ttl=None)  # type: ignore[arg-type]
+    client.lock("x", tll=10)  # type: ignore[call-arg]
+    client.lock("x", on_lost=print, on_doubtful=None, note="me", fair=True, max_hold=60, progress=5, lock_delay=1)
+    client.lock("x", fair="yes")  # type: ignore[arg-type]
+    client.locked("x", tll=10)  # type: ignore[call-arg]
+    interlock.lock("x", tll=10)  # type: ignore[call-arg]
 
 
 def a_lease(lease: Lease) -> None:
@@ -127,6 +132,7 @@ async def asynchronous(client: AsyncClient) -> None:
     assert_type(await client.lock("x").acquire(timeout=1), AsyncLease)
     assert_type(await client.lock("x").try_acquire(), AsyncLease | None)
     client.lock("x").acquire()  # type: ignore[unused-coroutine]
+    client.lock("x", tll=10)  # type: ignore[call-arg]
     with client.lock("x"):  # type: ignore[attr-defined]
         pass
 

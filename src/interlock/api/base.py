@@ -6,12 +6,13 @@ import warnings
 from typing import Any
 from weakref import ref
 
+from ..core.checks import Callback
 from ..core.lease import DOUBTFUL, HELD, Hold
 from ..flow.hold import check
 from ..flow.keep import Keeper
 from ..flow.site import Site
 from ..runtime import forks
-from .options import Callback, Options
+from .options import Options
 
 
 class Holder(ref["BaseLease"]):
@@ -30,7 +31,7 @@ class Holder(ref["BaseLease"]):
         return self
 
     def drop(self) -> bool:
-        """The lease is gone. Whether somebody should hear of it."""
+        """The lease is gone. Whether to warn of it."""
         hold = self._hold
         hold.holder = None
         if hold.released or hold.leaving or hold.gone or hold.dropped or not hold.kept or self._born != forks.generation:
@@ -53,7 +54,7 @@ def _gone(holder: Any) -> None:
 class BaseLease:
     """What you hold: a name, until a deadline, under a fence. All state lives here.
 
-    It belongs to whoever has the object, so it may be handed to another thread or task on purpose.
+    It belongs to the code that has the object, so it may be handed to another thread or task on purpose.
     """
 
     __slots__ = ("__weakref__", "_born", "_keeper", "_leashes", "_mine", "_site")
@@ -73,7 +74,7 @@ class BaseLease:
         keeper.keep(hold)
 
     def _call_back(self, on_lost: Callback | None, on_doubtful: Callback | None) -> None:
-        me, runtime = ref(self), self._site.runtime  # weakly: a lease that nobody has any more is not renewed
+        me, runtime = ref(self), self._site.runtime  # weakly: a lease that was dropped is not renewed
 
         def watcher(what: str) -> None:
             callback = on_lost if what == "lost" else on_doubtful if what == "doubtful" else None
@@ -83,7 +84,7 @@ class BaseLease:
         self._mine.watch(watcher)
 
     def _moved(self) -> None:
-        """The deadline is another: whoever waits for it must look again."""
+        """The deadline is another: the keeper and the leashes must look again."""
         hold = self._hold
         if hold.teller is not None:  # the keeper has it, to renew or to tell
             if not hold.over:
@@ -134,7 +135,7 @@ class BaseLease:
     def reason(self) -> str:
         """Why it was lost, "" while it is not.
 
-        "expired" (its time was over), "taken" (somebody else has it), "forced" (removed from the store before its time),
+        "expired" (its time was over), "taken" (another has it), "forced" (removed from the store before its time),
         "unreachable" (the store did not answer), "paused" (this process did not run), "forked" (it is the parent's).
         """
         return self._hold.gone if self.lost else ""

@@ -9,7 +9,7 @@ that.
 Invariants
 - A Block is known to the object that was looked up, and to `__enter__` until that has the lease. No other frame of ours has
   one: a traceback keeps the variables of its frames, and a notebook keeps the last traceback.
-- Whoever calls `__enter__` and `__exit__` by hand looks `__exit__` up too late for that: see `Entered`.
+- A caller of `__enter__` and `__exit__` by hand looks `__exit__` up too late for that: see `Entered`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Fuse(ref[Any]):
         hold = self._hold
         hold.fuse = None
         if self._born == forks.generation and not hold.released and not hold.gone:
-            hold.dropped = True  # first: whatever strikes now, nobody renews it
+            hold.dropped = True  # first: whatever strikes now, it is not renewed
             self._keeper.forsake(hold)
         if self.leash is not None:
             self.leash.slip(None)
@@ -98,7 +98,7 @@ _latest = _Latest()
 
 
 def entering(whose: object) -> Block | None:
-    """The Block of the statement that enters this lock or lease; None if nobody has looked `__exit__` up."""
+    """The Block of the statement that enters this lock or lease; None if `__exit__` was not looked up."""
     reference, _latest.block = _latest.block, None
     block = None if reference is None else reference()
     return block if block is not None and block.whose in (whose, None) else None
@@ -135,7 +135,7 @@ def _leave(
     trace: TracebackType | None,
 ) -> Any:
     """The end of a block. In asyncio, what has to be awaited for it."""
-    lease = reference().lease  # type: ignore[union-attr] # whoever calls us has it
+    lease = reference().lease  # type: ignore[union-attr] # our caller has it
     if lease is None:
         return by_hand(whose, kind, error, trace)
     try:
@@ -144,7 +144,7 @@ def _leave(
             fuse = Fuse(left, lease)
             fuse.leash = reference().leash  # type: ignore[union-attr] # as above
             lease._mine.fuse = fuse
-        reference().lease = None  # type: ignore[union-attr] # somebody may keep what it has looked up, and use it again
+        reference().lease = None  # type: ignore[union-attr] # what was looked up may be kept, and used again
         return left
     except BaseException:
         if (fuse := lease._mine.fuse) is not None:  # whatever keeps this frame, and so the block, alive
@@ -168,10 +168,10 @@ class Entered(Generic[L]):
 
     def pop(self, who: int) -> L:
         """A block ends: its lease. Raises UsageError if it cannot be told which."""
-        everybody = list(self._leases)  # other threads come and go meanwhile
-        mine = [entry for entry in everybody if entry[0] == who]
-        if mine or len(everybody) == 1:
-            mine = mine or everybody
+        every = list(self._leases)  # other threads come and go meanwhile
+        mine = [entry for entry in every if entry[0] == who]
+        if mine or len(every) == 1:
+            mine = mine or every
             # Of several in one thread (generators that take turns) all but one are lost; the valid one may be at work.
             entry = next((entry for entry in mine if entry[1].lost), mine[-1])
             self._leases.remove(entry)

@@ -9,23 +9,21 @@ from collections.abc import Callable
 from functools import wraps
 from threading import get_ident
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import ParamSpec, TypeVar, Unpack
 
 from ..core import checks
 from ..core.checks import Duration
 from ..core.claim import Entry
 from ..core.lease import Hold
-from ..core.renewal import Keeping
 from ..errors import InterlockError
 from ..flow import acquire as acquiring
 from ..flow import hold as holding
 from ..flow.closing import close
-from ..flow.keep import Keeper
-from ..flow.site import Site
 from ..runtime.blocking import BlockingRuntime, run
 from .base import BaseLease
-from .blocks import Entered, entering, leaving
-from .options import UNSET, Callback, Options, Settings, Unset, opened, where
+from .base_client import BaseClient, BaseLock
+from .blocks import entering, leaving
+from .options import UNSET, Settings, Unset, described
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,7 +32,7 @@ R = TypeVar("R")
 class Lease(BaseLease):
     """What you hold: a name, until a deadline, under a fence. All state lives here.
 
-    It belongs to whoever has the object, so it may be handed to another thread or task on purpose.
+    It belongs to the code that has the object, so it may be handed to another thread or task on purpose.
     """
 
     __slots__ = ()
@@ -103,25 +101,13 @@ class Lease(BaseLease):
         self._leave(error)
 
 
-class Lock:
+class Lock(BaseLock["Lease"]):
     """A name with options. Has no state of its own: share it between threads or tasks, use it again and again."""
-
-    def __init__(self, site: Site, keeper: Keeper, name: str, options: Options) -> None:
-        self._site = site
-        self._keeper = keeper
-        self._options = options
-        self._name = checks.name(name)
-        self._entered: Entered[Lease] = Entered()
-
-    @property
-    def name(self) -> str:
-        """The name of the lock."""
-        return self._name
 
     def acquire(self, timeout: Duration | Unset | None = UNSET) -> Lease:
         """Wait until the lock is yours, at most `timeout` seconds; None waits for ever, 0 asks once.
 
-        Raises AcquireTimeout if somebody else still has it, Unavailable if the store does not answer. Nothing is left behind
+        Raises AcquireTimeout if another still has it, Unavailable if the store does not answer. Nothing is left behind
         then, nor when the call is interrupted or cancelled.
         """
         options = self._options
@@ -138,7 +124,7 @@ class Lock:
             raise
 
     def try_acquire(self) -> Lease | None:
-        """Ask once, without waiting: the lease, or None if somebody else has the lock.
+        """Ask once, without waiting: the lease, or None if another has the lock.
 
         Raises Unavailable if the store does not answer. Nothing is left behind then.
         """
@@ -154,7 +140,7 @@ class Lock:
 
     def _return(self, hold: Hold, error: BaseException) -> None:
         """Give back what the caller never got, because of `error`: no thread for the keeper, a signal's handler."""
-        hold.dropped = True  # first: whatever strikes now, nobody renews it
+        hold.dropped = True  # first: whatever strikes now, it is not renewed
         run(holding.leave(self._site, hold, error))
 
     def __enter__(self) -> Lease:
@@ -176,77 +162,25 @@ class Lock:
         """Release. Raises LeaseLost if the lease was lost and the body raised nothing; never hides the body's exception."""
         self._entered.pop(get_ident())._leave(error)
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r} on {self._site.backend.address}>"
 
-
-class Client:
+class Client(BaseClient):
     """A set of locks on one store. Owns the connections; close it, or use it in a `with` block.
-
-    `url` is a URL ("redis://…", "rediss://…", "unix://…", "valkey://…", "sqlite:///path", "memory://"), a client object of
-    redis-py or valkey-py, or a list of these: a quorum of independent nodes (Redlock). Without it INTERLOCK_URL decides, and
-    without that an SQLite file of this user. `ttl`, `timeout` and `renew` are the defaults of its locks; `request_timeout`
-    bounds each question to a node (1 s unless given), `drift` is the share by which clocks may run apart. Durations are
-    seconds, or a timedelta. Connects at the first use. Raises UsageError for settings that cannot work.
 
     In a coroutine use AsyncClient: Client would stop the event loop, and with it the task that holds the lock.
     """
 
-    def __init__(
-        self,
-        url: Any = None,
-        *,
-        ttl: Duration = 10.0,
-        timeout: Duration | None = None,
-        renew: bool = True,
-        request_timeout: Duration | Unset = UNSET,
-        drift: float = 0.01,
-    ) -> None:
-        runtime = BlockingRuntime()
-        nodes = where(url)
-        bound = checks.request_timeout(1.0 if request_timeout is UNSET else request_timeout)
-        given = request_timeout is not UNSET and isinstance(nodes, list | tuple)
-        self._options = Options.checked(ttl, timeout, renew, drift, bound if given else 0.0)
-        self._site = Site.of(opened(url, nodes, runtime), runtime, bound, self._options.drift)
-        self._keeper = Keeper(self._site)
+    _runtime = BlockingRuntime
 
-    @property
-    def address(self) -> str:
-        """Where the store is, without secrets."""
-        return self._site.backend.address
-
-    def lock(
-        self,
-        name: str,
-        *,
-        ttl: Duration | Unset = UNSET,
-        timeout: Duration | Unset | None = UNSET,
-        renew: bool | Unset = UNSET,
-        max_hold: Duration | None = None,
-        progress: Duration | None = None,
-        lock_delay: Duration = 0.0,
-        on_lost: Callback | None = None,
-        on_doubtful: Callback | None = None,
-        note: str = "",
-        fair: bool = False,
-    ) -> Lock:
+    @described
+    def lock(self, name: str, **settings: Unpack[Settings]) -> Lock:
         """The lock called `name`. Asks no store.
 
-        `ttl` is how many seconds the store keeps it if you vanish, by default the client's: 10. `timeout` is how many seconds
-        you are ready to wait for it, by default the client's: None, for ever. Not re-entrant: to acquire a name that you hold
-        is to wait for yourself.
-
-        A lease is renewed in the background until it is released, for `max_hold` seconds at most if given, and only while
-        lease.progress() is called at least every `progress` seconds if given; `renew=False` gives a fixed lease. `on_lost` is
-        called with the lease when it is lost, `on_doubtful` when renewal has failed for a third of the ttl: in a thread of its
-        own, or in the event loop, where it must not block. `lock_delay` keeps the name closed for so many seconds after the
-        end of a lease that was not released. `note` is shown to everybody who looks at the lock. Those who wait are served in
-        the order in which they came, within a process strictly, between processes nearly; `fair=True` makes that strict, too.
-        Raises UsageError for what cannot be used.
+        Not re-entrant: to acquire a name that you hold is to wait for yourself. Raises UsageError for what cannot be used,
+        TypeError for a setting that does not exist.
         """
-        options = self._options.but(ttl, timeout, renew, max_hold, progress, lock_delay, on_lost, on_doubtful, note, fair)
-        return Lock(self._site, self._keeper, name, options)
+        return Lock(self._site, self._keeper, name, self._options.but(settings))
 
+    @described
     def locked(self, name: str, **settings: Unpack[Settings]) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorate a function so that each call runs under a lock whose name is filled in from its arguments.
 
@@ -257,7 +191,7 @@ class Client:
         from .template import check_template, finished, name_maker  # lazily: `inspect` is a third of the import time
 
         check_template(name)
-        options = self._options.but(**settings)
+        options = self._options.but(settings)
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             make = name_maker(name, function, "blocking")
@@ -278,14 +212,10 @@ class Client:
         """
         return run(self._site.inspect(checks.name(name)))
 
-    def keeping(self) -> Keeping:
-        """How renewal is doing: leases kept, round trips, failures, how late it ran. Asks no store."""
-        return self._keeper.keeping()
-
     def close(self) -> None:
         """End renewal and close the connections. Harmless when repeated.
 
-        Whoever waits for a lock gives up. Calls that are under way are waited for, with what they clean up, for as long as a
+        Waiters give up. Calls that are under way are waited for, with what they clean up, for as long as a
         question and its undoing may take: two request timeouts. Leases that are held end with their ttl. What stays in the
         store is said in the log, by name. In a signal handler that interrupts a call of the same thread it returns at once,
         and the rest follows when that call has ended.
@@ -299,6 +229,3 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Close."""
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} on {self.address}>"

@@ -7,7 +7,7 @@ import threading
 from typing import Unpack
 
 from .client import Client, Lock
-from .options import Settings
+from .options import Settings, described
 
 _guard = threading.RLock()
 
@@ -23,11 +23,12 @@ os.register_at_fork(after_in_child=_after_fork)
 _client: Client | None = None
 
 
+@described
 def lock(name: str, **settings: Unpack[Settings]) -> Lock:
     """The lock called `name` on the default client: INTERLOCK_URL, else an SQLite file of this user on this host.
 
-    The settings are those of `Client.lock`: `ttl` (10), `timeout` (None: for ever) and so on. The client is made at the first
-    call and there until the interpreter ends, which has it put away. Raises as `Client` and `Client.lock` do.
+    The client is made at the first call and there until the interpreter ends, which has it put away. Raises as `Client` and
+    `Client.lock` do.
     """
     global _client  # noqa: PLW0603 - one per process is the point
     with _guard:

@@ -7,22 +7,24 @@ import re
 from collections.abc import Callable
 from enum import Enum
 from math import inf
-from typing import Any, Final, NamedTuple, TypedDict
+from textwrap import dedent
+from typing import Any, Final, NamedTuple, TypedDict, TypeVar
 
 from ..backends.port import Backend
 from ..backends.registry import open_backend
 from ..core import checks
-from ..core.checks import Duration
+from ..core.checks import Callback, Duration
 from ..core.lease import DRIFT_RATE, Policy
 from ..errors import UsageError
 from ..runtime.base import Runtime
 
 _NEXT_URL = re.compile(r"\s*,\s*(?=[a-z][a-z0-9+.-]*:)", re.IGNORECASE)  # a comma may also stand in a password
 URL_VARIABLE = "INTERLOCK_URL"
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Unset(Enum):
-    """The type of UNSET: "as the client says". None has a meaning of its own for `timeout`."""
+    """The type of UNSET: nothing was said. None has a meaning of its own for `timeout`."""
 
     UNSET = "UNSET"
 
@@ -33,16 +35,25 @@ class Unset(Enum):
 UNSET: Final = Unset.UNSET
 
 
-Callback = Callable[[Any], object]
-"""Called with the lease."""
-
-
 class Settings(TypedDict, total=False):
-    """What `lock` and `locked` can be told; see `Client.lock`."""
+    """The settings of a lock. Durations are seconds, or a timedelta.
 
-    ttl: Duration | Unset
-    timeout: Duration | Unset | None
-    renew: bool | Unset
+    ttl          how long the store keeps the lock if you vanish. By default as the client has it: 10
+    timeout      how long you are ready to wait for it. By default as the client has it: None, for ever
+    renew        whether the lease is renewed in the background until it is released. False: it ends after one ttl
+    max_hold     for how long it is renewed at most
+    progress     it is renewed only while lease.progress() is called at least so often
+    lock_delay   how long the name stays closed after the end of a lease that was not released
+    on_lost      called with the lease when it is lost: in a thread of its own, or in the event loop, where it must not block
+    on_doubtful  called likewise when renewal has failed for a third of the ttl
+    note         a line of text, shown to everyone who looks at the lock
+    fair         True: waiters are served in the order in which they came, strictly. Otherwise that is strict within a
+                 process, and nearly so between processes
+    """
+
+    ttl: Duration
+    timeout: Duration | None
+    renew: bool
     max_hold: Duration | None
     progress: Duration | None
     lock_delay: Duration
@@ -52,8 +63,20 @@ class Settings(TypedDict, total=False):
     fair: bool
 
 
+def described(function: F) -> F:
+    """Put the meaning of each setting below the docstring of a function that takes `**settings: Unpack[Settings]`."""
+    if function.__doc__ and Settings.__doc__:  # python -OO has neither
+        function.__doc__ = f"{_dedented(function.__doc__)}\n\n{_dedented(Settings.__doc__)}\n"
+    return function
+
+
+def _dedented(text: str) -> str:
+    first, _, rest = text.partition("\n")  # `inspect.cleandoc` would do, at the price of importing `inspect`
+    return f"{first}\n{dedent(rest)}".rstrip()
+
+
 class Options(NamedTuple):
-    """The settings of a lock."""
+    """The settings of a lock, checked."""
 
     ttl: float
     timeout: float | None
@@ -67,53 +90,42 @@ class Options(NamedTuple):
 
     @classmethod
     def checked(cls, ttl: Duration, timeout: Duration | None, renew: bool, drift: float, floor: float) -> Options:
-        """Raises UsageError on values out of range."""
+        """Those of a client. Raises UsageError on values out of range."""
         rate = checks.drift_rate(drift)
-        policy = Policy(renew=_flag(renew, "renew"))
+        policy = Policy(renew=checks.flag(renew, "renew"))
         return cls(_checked_ttl(ttl, rate, floor), checks.timeout(timeout), policy, rate, floor)
 
-    def but(
-        self,
-        ttl: Duration | Unset = UNSET,
-        timeout: Duration | Unset | None = UNSET,
-        renew: bool | Unset = UNSET,
-        max_hold: Duration | None = None,
-        progress: Duration | None = None,
-        lock_delay: Duration = 0.0,
-        on_lost: Callback | None = None,
-        on_doubtful: Callback | None = None,
-        note: str = "",
-        fair: bool = False,
-    ) -> Options:
-        """These, with what was given put in. Raises UsageError on values out of range or that do not fit together."""
-        if (
-            (ttl is UNSET and timeout is UNSET and renew is UNSET)
-            and max_hold is None
-            and progress is None
-            and on_lost is None
-            and on_doubtful is None
-            and (note == "" and fair is False and type(lock_delay) is float and lock_delay == 0.0)
-        ):
+    def but(self, settings: Settings) -> Options:
+        """These, with `settings` put in.
+
+        Raises TypeError for a setting that does not exist, UsageError for values out of range or that do not fit together.
+        """
+        if not settings:
             return self  # most locks: nothing to check, and one policy for all their leases
-        period = self.ttl if ttl is UNSET else _checked_ttl(ttl, self.drift, self.floor)
-        renewing = self.policy.renew if renew is UNSET else _flag(renew, "renew")
-        if not renewing and (max_hold is not None or progress is not None):
+        for name in settings:
+            if name not in Settings.__annotations__:
+                known = ", ".join(Settings.__annotations__)
+                raise TypeError(f"unexpected keyword argument {name!r}; the settings of a lock are {known}")
+        ttl = _checked_ttl(settings["ttl"], self.drift, self.floor) if "ttl" in settings else self.ttl
+        renew = checks.flag(settings.get("renew", self.policy.renew), "renew")
+        max_hold, progress = settings.get("max_hold"), settings.get("progress")
+        if not renew and (max_hold is not None or progress is not None):
             raise UsageError(
                 "max_hold and progress limit renewal, and renew=False has none; nothing was done. Drop one of them"
             )
         return self._replace(
-            ttl=period,
-            timeout=self.timeout if timeout is UNSET else checks.timeout(timeout),
+            ttl=ttl,
+            timeout=checks.timeout(settings["timeout"]) if "timeout" in settings else self.timeout,
             policy=Policy(
-                renewing,
-                inf if max_hold is None else checks.max_hold(max_hold, period),
+                renew,
+                inf if max_hold is None else checks.max_hold(max_hold, ttl),
                 inf if progress is None else checks.progress(progress),
-                checks.lock_delay(lock_delay, period),
+                checks.lock_delay(settings.get("lock_delay", 0.0), ttl),
             ),
-            on_lost=_callback(on_lost, "on_lost"),
-            on_doubtful=_callback(on_doubtful, "on_doubtful"),
-            note=checks.note(note),
-            fair=_flag(fair, "fair"),
+            on_lost=checks.callback(settings.get("on_lost"), "on_lost"),
+            on_doubtful=checks.callback(settings.get("on_doubtful"), "on_doubtful"),
+            note=checks.note(settings.get("note", "")),
+            fair=checks.flag(settings.get("fair", False), "fair"),
         )
 
 
@@ -125,22 +137,6 @@ def _checked_ttl(value: Duration, rate: float, floor: float) -> float:
             "grant could be over before it is complete; nothing was written. Use a longer ttl or a shorter request_timeout"
         )
     return number
-
-
-def _flag(value: object, what: str) -> bool:
-    if not isinstance(value, bool):
-        raise UsageError(f"{what} is True or False, not {type(value).__name__}")
-    return value
-
-
-def _callback(function: Callback | None, what: str) -> Callback | None:
-    if function is None:
-        return None
-    if not callable(function):
-        raise UsageError(f"{what} is a function that takes the lease, not {type(function).__name__}")
-    if getattr(getattr(function, "__code__", None), "co_flags", 0) & 0x80:  # a coroutine function; `inspect` costs too much
-        raise UsageError(f"{what} is called, not awaited: give a plain function (it may create a task, or set an event)")
-    return function
 
 
 def where(store: Any) -> Any:

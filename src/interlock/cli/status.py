@@ -4,40 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
-import warnings
 
 from ..api.client import Client
 from ..core import checks
 from ..core.claim import Entry
 from ..core.quorum import table
 from ..core.shown import shown
-from ..errors import UsageError, Vote
+from ..errors import UsageError
 from . import exits
-from .exits import complain
+from .reading import command_line
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask the store once and print what it says. Takes nothing, changes nothing and makes no file.
-
-    64 for a name that no lock can have. Raises Unavailable when the store does not answer, UsageError for a wrong URL or a
-    key that is not a lock.
-    """
-    try:
+    """Ask the store once and print what it says. Takes nothing, changes nothing and makes no file."""
+    with command_line():
         name = checks.name(arguments.name)
-    except UsageError as error:
-        return complain(str(error), exits.USAGE)
-    with warnings.catch_warnings():
-        warnings.showwarning = exits.warn
-        entry, store = _ask(arguments.url, name)
-    print(as_json(entry, store) if arguments.json else as_text(entry, store))
-    return exits.HELD if arguments.exit_code and entry.held else exits.OK
-
-
-def _ask(url: str | None, name: str) -> tuple[Entry, str]:
-    with Client(url) as client:
+    with Client(arguments.url) as client:
         if client.address.startswith("memory:"):
             raise UsageError("memory:// lives in one process; there is nothing to look at from here")
-        return client.inspect(name), client.address
+        entry, store = client.inspect(name), client.address
+    print(as_json(entry, store) if arguments.json else as_text(entry, store))
+    return exits.HELD if arguments.exit_code and entry.held else exits.OK
 
 
 def as_json(entry: Entry, store: str) -> str:
@@ -56,15 +43,20 @@ def as_json(entry: Entry, store: str) -> str:
         ],
     }
     if entry.votes:
-        facts["votes"] = [vote._asdict() for vote in map(_rounded, entry.votes)]
+        facts["votes"] = [{**vote._asdict(), "latency": vote.latency and round(vote.latency, 6)} for vote in entry.votes]
     return json.dumps(facts)
 
 
 def as_text(entry: Entry, store: str) -> str:
     """A sentence, then the details, then what each node of a quorum says."""
-    nodes = f"\n{table(entry.votes)}" if entry.votes else ""
-    if not entry.held:
-        return "\n".join([f"{entry.name} is free", f"  store  {store}", *_queue(entry)]) + nodes
+    lines = _holder(entry) if entry.held else [f"{entry.name} is free"]
+    lines += [f"  store  {store}", *_queue(entry)]
+    if entry.votes:
+        lines.append(table(entry.votes))
+    return "\n".join(lines)
+
+
+def _holder(entry: Entry) -> list[str]:
     holder = holder_of(entry)
     lines = [f"{entry.name} is held by {holder}"]
     host, colon, pid = holder.rpartition(":")
@@ -76,8 +68,7 @@ def as_text(entry: Entry, store: str) -> str:
         lines.append(f"  ends   in {entry.remaining:.1f} s, unless it is released or extended before")
     if entry.fence is not None:
         lines.append(f"  fence  {entry.fence}")
-    lines.append(f"  store  {store}")
-    return "\n".join(lines + _queue(entry)) + nodes
+    return lines
 
 
 def holder_of(entry: Entry) -> str:
@@ -96,7 +87,3 @@ def _queue(entry: Entry) -> list[str]:
     if entry.waiters > len(entry.waiting):
         lines.append(f"    ... and {entry.waiters - len(entry.waiting)} more")
     return lines
-
-
-def _rounded(vote: Vote) -> Vote:
-    return vote if vote.latency is None else vote._replace(latency=round(vote.latency, 6))

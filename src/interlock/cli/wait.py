@@ -1,4 +1,4 @@
-"""`interlock wait NAME`: until nobody holds a lock. Takes nothing and stands in no line.
+"""`interlock wait NAME`: until a lock is free. Takes nothing and stands in no line.
 
 So no store tells it when to look: it looks again after a pause that grows to a second, or when the holder's lease ends.
 """
@@ -8,15 +8,14 @@ from __future__ import annotations
 import argparse
 import math
 import time
-import warnings
 
 from ..api.client import Client
 from ..core import checks
 from ..core.claim import Entry
 from ..errors import UsageError
 from . import exits
-from .durations import duration
 from .exits import complain
+from .reading import command_line, duration
 from .status import holder_of
 
 FIRST = 0.02
@@ -24,22 +23,14 @@ LONGEST = 1.0
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 once the lock is free, 75 when the time is over before, 64 for a name or a time that cannot be.
-
-    Raises Unavailable at the first question that the store does not answer, UsageError for a wrong URL or a key that is not a
-    lock.
-    """
-    try:
+    """0 once the lock is free, 75 when the time is over before. Raises what `inspect` raises, at the first question."""
+    with command_line():
         name = checks.name(arguments.name)
         timeout = math.inf if arguments.timeout is None else duration(arguments.timeout, "--timeout")
-    except UsageError as error:
-        return complain(str(error), exits.USAGE)
-    with warnings.catch_warnings():
-        warnings.showwarning = exits.warn
-        with Client(arguments.url) as client:
-            if client.address.startswith("memory:"):
-                raise UsageError("memory:// lives in one process; there is nothing to wait for from here")
-            entry = _look(client, name, timeout)
+    with Client(arguments.url) as client:
+        if client.address.startswith("memory:"):
+            raise UsageError("memory:// lives in one process; there is nothing to wait for from here")
+        entry = _look(client, name, timeout)
     if not entry.held:
         return exits.OK
     if arguments.quiet:

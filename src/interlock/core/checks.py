@@ -8,7 +8,9 @@ picture can be spelled with and without invisible selectors and joiners, and wou
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 from ..errors import UsageError
 from .lease import DRIFT_RATE, drift
@@ -33,6 +35,7 @@ INVISIBLE = (
 )
 
 Duration = float | int | timedelta
+Callback = Callable[[Any], object]  # called with the lease
 
 
 def name(value: object) -> str:
@@ -132,35 +135,33 @@ def ttl(value: Duration, rate: float = DRIFT_RATE) -> float:
 
 def max_hold(value: Duration, period: float) -> float:
     """For how long a lease is renewed at most. Raises UsageError if that is shorter than its ttl, or absurd."""
-    number = seconds(value, "max_hold")
-    if not period <= number <= MAX_TIMEOUT:
-        raise UsageError(
-            f"max_hold={number:g} s must be at least the ttl, {period:g} s, and less than a year: it is how long a lease is "
-            "renewed at most; nothing was written. Use a shorter ttl as well"
-        )
-    return number
+    why = (
+        f" must be at least the ttl, {period:g} s, and less than a year: it is how long a lease is renewed at most; nothing "
+        "was written. Use a shorter ttl as well"
+    )
+    return _within(value, "max_hold", period, MAX_TIMEOUT, why)
 
 
 def progress(value: Duration) -> float:
     """How often `lease.progress()` must be called at least. Raises UsageError unless it is between 10 ms and a year."""
-    number = seconds(value, "progress")
-    if not MIN_TTL <= number <= MAX_TIMEOUT:
-        raise UsageError(
-            f"progress={number:g} s: give the longest time between two calls of lease.progress(), {MIN_TTL:g} s at least; "
-            "nothing was written"
-        )
-    return number
+    why = f": give the longest time between two calls of lease.progress(), {MIN_TTL:g} s at least; nothing was written"
+    return _within(value, "progress", MIN_TTL, MAX_TIMEOUT, why)
 
 
 def lock_delay(value: Duration, period: float) -> float:
     """How long a name stays closed after a lease that was not released. Raises UsageError if negative or, with the ttl, over
     7 days."""
-    number = seconds(value, "lock_delay")
-    if number < 0 or number + period > MAX_TTL:
-        raise UsageError(
-            f"lock_delay={number:g} s must be 0 or more, and with the ttl no more than {MAX_TTL:g} s (7 days): for so long a "
-            "crash keeps everybody out; nothing was written"
-        )
+    why = (
+        f" must be 0 or more, and with the ttl no more than {MAX_TTL:g} s (7 days): for so long a crash keeps everybody out; "
+        "nothing was written"
+    )
+    return _within(value, "lock_delay", 0.0, MAX_TTL - period, why)
+
+
+def _within(value: Duration, what: str, least: float, most: float, why: str) -> float:
+    number = seconds(value, what)
+    if not least <= number <= most:
+        raise UsageError(f"{what}={number:g} s{why}")
     return number
 
 
@@ -202,3 +203,21 @@ def drift_rate(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 0.4:
         raise UsageError(f"drift is the share by which clocks may run apart, from 0 to 0.4, as in 0.01; not {value!r}")
     return float(value)
+
+
+def flag(value: object, what: str) -> bool:
+    """True or False. Raises UsageError for anything else."""
+    if not isinstance(value, bool):
+        raise UsageError(f"{what} is True or False, not {type(value).__name__}")
+    return value
+
+
+def callback(function: Callback | None, what: str) -> Callback | None:
+    """A plain function, or None. Raises UsageError for anything else, a coroutine function included."""
+    if function is None:
+        return None
+    if not callable(function):
+        raise UsageError(f"{what} is a function that takes the lease, not {type(function).__name__}")
+    if getattr(getattr(function, "__code__", None), "co_flags", 0) & 0x80:  # a coroutine function; `inspect` costs too much
+        raise UsageError(f"{what} is called, not awaited: give a plain function (it may create a task, or set an event)")
+    return function

@@ -1,4 +1,4 @@
-"""Text that somebody else wrote, made fit to be shown.
+"""Text that another wrote, made fit to be shown.
 
 Owners, notes and host names come out of a store that others write to, and the words of a server out of the network. Wherever
 such text goes into a message, a log record or onto a screen, it goes through `shown`: it must not steer a terminal, begin a

@@ -50,10 +50,18 @@ def fresh() -> bytes:
     return os.urandom(16).hex().encode()
 
 
-def say_last(socks: Iterable[Any], request: bytes) -> None:
-    """Send it and hang up, but so that it is dealt with: whoever closes while a reply is on its way may undo the request.
+def accepted(reply: bytes) -> bytes:
+    """The reply itself. Raises Unavailable if it is an error, or none."""
+    if not reply or reply[:1] == b"-":
+        words = reply.decode(errors="replace").strip() or "hung up"
+        raise Unavailable(f"the floor was refused: {words}", backend=FLOOR, cause="closed")
+    return reply
 
-    It may be amid anything (Ctrl-C). A node that is silent gets a second.
+
+def say_last(socks: Iterable[Any], request: bytes) -> None:
+    """Send it and hang up, but so that it is dealt with: to close while a reply is on its way may undo the request.
+
+    The connections may be amid anything (Ctrl-C). A node that is silent gets a second.
     """
     left = []
     for sock in socks:
@@ -85,11 +93,7 @@ class SocketFloor:
             reply: bytes = self._sock.recv(4096)
         except OSError as error:
             raise Unavailable(f"the floor got no answer: {error}", backend=FLOOR, cause="timeout") from error
-        if not reply or reply[:1] == b"-":
-            raise Unavailable(
-                f"the floor was refused: {reply.decode(errors='replace').strip() or 'hung up'}", backend=FLOOR, cause="closed"
-            )
-        return reply
+        return accepted(reply)
 
     def cycle(self) -> None:
         """Take it and give it back."""
@@ -104,7 +108,7 @@ class PollFloor:
     def __init__(self, socks: list[Any], name: bytes, enough: int) -> None:
         self._name, self._enough = name, enough
         self._socks = {sock.fileno(): sock for sock in socks}
-        self._late = dict.fromkeys(self._socks, 0)  # replies that nobody waits for any more
+        self._late = dict.fromkeys(self._socks, 0)  # replies that are not waited for any more
         self._poll = select.poll()
         for sock in socks:
             sock.settimeout(PATIENCE)
@@ -135,12 +139,7 @@ class PollFloor:
         data = sock.recv(4096)
         while self._encrypted and sock.pending():
             data += sock.recv(4096)
-        if not data or b"-" in data[:1]:
-            raise Unavailable(
-                f"the floor was refused: {data.decode(errors='replace').strip() or 'hung up'}", backend=FLOOR, cause="closed"
-            )
-        lines: int = data.count(b"\n")
-        return lines
+        return accepted(data).count(b"\n")
 
     def cycle(self) -> None:
         """Take it and give it back."""

@@ -8,9 +8,8 @@ import os
 import shutil
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -20,8 +19,7 @@ from ...api.options import where
 from ...core import checks
 from ...errors import Unavailable, UsageError
 from .. import exits
-from ..durations import duration
-from ..exits import complain
+from ..reading import command_line, duration
 from .floors import PollFloor, SocketFloor, SqliteFloor, fresh, pack, say_last
 from .measure import percentile, quotient, sample
 
@@ -40,22 +38,15 @@ class Pair(NamedTuple):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and print. 64 for a time or a prefix that cannot be meant.
-
-    Raises Unavailable when the store does not answer, UsageError for a wrong URL or a store that cannot be measured.
-    """
-    try:
+    """Measure and print. Raises UsageError for a store that cannot be measured."""
+    with command_line():
         seconds = duration(arguments.seconds, "--seconds")
         if not 0.1 <= seconds <= 3600:
             raise UsageError("--seconds is a tenth of a second to an hour")
         name = checks.name(f"{arguments.prefix}interlock-bench-{fresh().decode()[:12]}")
-    except UsageError as error:
-        return complain(str(error), exits.USAGE)
     url = ",".join(arguments.url) if isinstance(arguments.url, list) else arguments.url
-    with warnings.catch_warnings():
-        warnings.showwarning = exits.warn
-        with _opened(where(url), name) as pair:
-            facts = measured(pair, seconds)
+    with _opened(where(url), name) as pair:
+        facts = measured(pair, seconds)
     print(json.dumps(facts) if arguments.json else as_text(facts))
     return exits.OK
 
@@ -102,25 +93,24 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1000:.2f} ms" if abs(seconds) >= 0.01 else f"{seconds * 1e6:.0f} us"
 
 
-@contextmanager
-def _opened(store: Any, name: str) -> Iterator[Pair]:
+def _opened(store: Any, name: str) -> AbstractContextManager[Pair]:
     urls = store if isinstance(store, list) else [store]
     schemes = {url.partition(":")[0].lower() for url in urls}
     if "memory" in schemes:
         raise UsageError("memory:// lives in one process; there is no network to measure")
-    if schemes == {"sqlite"} and len(urls) == 1:
-        with _file(urls[0]) as pair:
-            yield pair
-    elif "sqlite" in schemes:
+    if "sqlite" not in schemes:
+        return _nodes(store, urls, name)
+    if len(urls) > 1:
         raise UsageError("bench measures a file or Redis nodes, not a quorum that has files in it")
-    else:
-        with _nodes(store, urls, name) as pair:
-            yield pair
+    return _file(urls[0])
 
 
 @contextmanager
 def _nodes(store: Any, urls: list[str], name: str) -> Iterator[Pair]:
     """The lock first: if it cannot be had, its error says why better than the floor could."""
+    from ...backends.redis.packing import line_keys
+
+    by_hand = f"{name}-floor".encode()
     with Client(store) as client:
         lock = client.lock(name, timeout=10)
         lock.acquire().release()
@@ -128,21 +118,14 @@ def _nodes(store: Any, urls: list[str], name: str) -> Iterator[Pair]:
         try:
             connections = _connected(urls)
             socks = [connection._sock for connection in connections]
-            by_hand, enough = f"{name}-floor".encode(), len(urls) // 2 + 1
-            floor = SocketFloor(socks[0], by_hand) if len(urls) == 1 else PollFloor(socks, by_hand, enough)
+            floor = SocketFloor(socks[0], by_hand) if len(urls) == 1 else PollFloor(socks, by_hand, len(urls) // 2 + 1)
             yield Pair(client.address, len(urls), len(socks), floor.cycle, lambda: lock.acquire().release())
         finally:
             with suppress(Unavailable):  # then they expire
                 connections = connections or _connected(urls)
-            say_last([connection._sock for connection in connections], pack(b"DEL", f"{name}-floor".encode(), *_derived(name)))
+            say_last([connection._sock for connection in connections], pack(b"DEL", by_hand, *line_keys(name)))
             for connection in connections:
                 connection.disconnect()
-
-
-def _derived(name: str) -> tuple[bytes, ...]:
-    from ...backends.redis.packing import line_keys
-
-    return line_keys(name)
 
 
 def _connected(urls: list[str]) -> list[Any]:
@@ -182,16 +165,11 @@ def _file(url: str) -> Iterator[Pair]:
     try:
         directory = tempfile.mkdtemp(prefix=".interlock-bench-", dir=home)
     except OSError as error:
-        raise Unavailable(
-            f"{place.address}: {error.strerror}; nothing was written", backend=place.address, cause="error"
-        ) from error
+        words = f"{place.address}: {error.strerror}; nothing was written"
+        raise Unavailable(words, backend=place.address, cause="error") from error
     try:
-        floor = SqliteFloor(f"{directory}/floor.db")
-        try:
-            with Client(url_of(f"{directory}/locks.db")) as client:
-                lock = client.lock("bench", timeout=10)
-                yield Pair(f"beside {place.address}", 1, 1, floor.cycle, lambda: lock.acquire().release())
-        finally:
-            floor.close()
+        with closing(SqliteFloor(f"{directory}/floor.db")) as floor, Client(url_of(f"{directory}/locks.db")) as client:
+            lock = client.lock("bench", timeout=10)
+            yield Pair(f"beside {place.address}", 1, 1, floor.cycle, lambda: lock.acquire().release())
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 Report = dict[str, Any]
 
@@ -29,7 +29,7 @@ class Worker:
             [sys.executable, "-m", "interlock.cli.demo.worker", str(number), directory],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # the terminal's Ctrl-C is for the play, which then sends everybody home
+            start_new_session=True,  # the terminal's Ctrl-C is for the play, which then ends the workers
         )
 
     @property
@@ -72,10 +72,9 @@ class Worker:
         """Kill it and reap it, frozen or not. It has nothing that the play does not clean up."""
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):  # an order was cut short
-                    pipe.close()
+        for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+            with contextlib.suppress(BrokenPipeError):  # an order was cut short
+                pipe.close()
 
 
 class Crew:
@@ -90,7 +89,7 @@ class Crew:
             self.__exit__()
             raise
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

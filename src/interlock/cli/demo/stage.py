@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager, closing, nullcontext
-from pathlib import Path
 from typing import NamedTuple
 
 from ...api.client import Client
@@ -18,9 +17,7 @@ UMBRELLAS = 60
 LOCK = "stock:umbrella"
 CARD = (0.02, 0.04)  # how long a payment provider takes, in seconds
 GRACE = 0.7  # for the sale that is under way when time is up
-LONG_GRACE = (
-    1.5  # the same where nodes die: a question that one of them leaves unanswered may take a second (`request_timeout`)
-)
+LONG_GRACE = 1.5  # the same where nodes die: one that does not answer costs a question its `request_timeout`, a second
 
 
 class Outcome(NamedTuple):
@@ -31,22 +28,21 @@ class Outcome(NamedTuple):
     remark: str = ""
 
 
-class Stage:
+class Stage(NamedTuple):
     """Where the acts are played."""
 
-    def __init__(self, screen: Screen, crew: Crew, directory: str, until: float) -> None:
-        self.screen = screen
-        self.crew = crew
-        self._directory = Path(directory)
-        self._until = until
+    screen: Screen
+    crew: Crew
+    directory: str
+    until: float
 
     def time_left(self) -> float:
         """Seconds until the demo must have ended."""
-        return self._until - time.monotonic()
+        return self.until - time.monotonic()
 
     def new_shop(self, act: str, umbrellas: int) -> tuple[str, Shop]:
         """A fresh database with a full shelf: its path, and a connection to look into it."""
-        path = str(self._directory / f"{act}.db")
+        path = f"{self.directory}/{act}.db"
         shop = Shop(path)
         shop.open_with(umbrellas)
         return path, shop
@@ -76,7 +72,7 @@ class Stage:
                 worker.report = {"end": "trouble", "why": "it did not come to an end in time"}
             if worker.report["end"] == "refused":
                 self.screen.say(f"  worker {worker.number} came back after its lock had run out, and was refused by its fence")
-            if worker.report["end"] == "trouble":
+            elif worker.report["end"] == "trouble":
                 self.screen.say(f"  worker {worker.number} stopped early: {worker.report['why']}")
 
 

@@ -31,7 +31,7 @@ Card = Callable[[], None]
 
 
 def sell_without_lock(shop: Shop, check_card: Card) -> bool:
-    """Read, think, write back: right as long as nobody else does the same. False when nothing is left."""
+    """Read, think, write back: right as long as no other does the same. False when nothing is left."""
     left = shop.ask(READ)
     if left > 0:
         check_card()
@@ -50,7 +50,7 @@ WRITE_BLINDLY = "UPDATE stock SET pieces = :n WHERE item = 'umbrella'"
 
 
 def sell_with_lock(shop: Shop, check_card: Card, client: Client) -> bool:
-    """The same with everybody else kept out meanwhile, and with late comers refused by the shop."""
+    """The same with all others kept out meanwhile, and with late comers refused by the shop."""
     # [
     with client.lock("stock:umbrella", ttl=2, timeout=5) as lease:
         shop.change(SEAL, f=lease.fence)  # from here on older fences stay out
@@ -116,7 +116,7 @@ def main() -> None:
         for line in sys.stdin:
             print(json.dumps(work(json.loads(line), me, parent)), flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody listens any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the demo is gone
     shutil.rmtree(directory, ignore_errors=True)  # not after an error of ours: the others may be at work in there
 
 

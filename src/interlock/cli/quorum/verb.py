@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import warnings
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
@@ -18,13 +17,13 @@ from ...backends.quorum import check_list
 from ...backends.quorum_change import QuorumChange
 from ...backends.registry import open_member
 from ...core import change, checks
-from ...errors import InterlockError, Unavailable, UsageError
+from ...errors import Unavailable, UsageError
 from ...runtime.blocking import BlockingRuntime
 from ...runtime.blocking import run as step
 from .. import exits
-from ..durations import duration
 from ..exits import complain
-from .words import Teller, as_json, as_text, doing, say, told
+from ..reading import command_line, duration
+from .words import Reporter, as_json, as_text, doing, say, told
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TO_VARIABLE = "INTERLOCK_TO"
@@ -32,26 +31,15 @@ TO_VARIABLE = "INTERLOCK_TO"
 
 def run(arguments: argparse.Namespace) -> int:
     """`interlock quorum …`: the exit code."""
-    try:
+    with command_line(f". Try 'interlock quorum {arguments.action} --help'"):
         within = checks.request_timeout(duration(arguments.request_timeout, "--request-timeout"))
         if arguments.action == "change":
             timeout = inf if arguments.timeout is None else duration(arguments.timeout, "--timeout")
-            old, new = (
-                _urls(arguments.old or arguments.url, "--from"),
-                _urls(arguments.new or os.environ.get(TO_VARIABLE), "--to"),
-            )
-    except UsageError as error:
-        return complain(f"{error}. Try 'interlock quorum {arguments.action} --help'", exits.USAGE)
-    with warnings.catch_warnings():
-        warnings.showwarning = exits.warn
-        try:
-            if arguments.action == "show":
-                return _show(arguments, within)
-            return _change(arguments, old, new, timeout, within)
-        except Unavailable as error:
-            return complain(str(error), exits.UNAVAILABLE)
-        except InterlockError as error:
-            return complain(str(error), exits.CONFIG)
+            old = _urls(arguments.old or arguments.url, "--from")
+            new = _urls(arguments.new or os.environ.get(TO_VARIABLE), "--to")
+    if arguments.action == "show":
+        return _show(arguments, within)
+    return _change(arguments, old, new, timeout, within)
 
 
 def _urls(given: str | None, option: str) -> list[str]:
@@ -83,15 +71,10 @@ def _opened(*lists: Sequence[str]) -> Iterator[list[list[Member]]]:
 
 def _show(arguments: argparse.Namespace, within: float) -> int:
     nodes = where(arguments.url)
+    answers: dict[int, Any] = {}
     with _opened(list(nodes) if isinstance(nodes, list) else [nodes]) as (members,):
-        answers: dict[int, Any] = {}
-
-        def ended(number: int, outcome: Any) -> bool:
-            answers[number] = outcome
-            return False
-
-        step(_race([member.roll(within) for member in members], ended))
-        said = [(member.address, answers[number]) for number, member in enumerate(members)]
+        step(_race([member.roll(within) for member in members], answers))
+    said = [(member.address, answers[number]) for number, member in enumerate(members)]
     for _, answer in said:
         if not isinstance(answer, Standing | Unavailable):
             raise answer
@@ -99,7 +82,11 @@ def _show(arguments: argparse.Namespace, within: float) -> int:
     return exits.OK if any(isinstance(answer, Standing) for _, answer in said) else exits.UNAVAILABLE
 
 
-async def _race(work: Sequence[Coroutine[Any, Any, Standing]], ended: Any) -> None:
+async def _race(work: Sequence[Coroutine[Any, Any, Standing]], answers: dict[int, Any]) -> None:
+    def ended(number: int, outcome: Any) -> bool:
+        answers[number] = outcome
+        return False
+
     await BlockingRuntime().race(work, ended)
 
 
@@ -107,11 +94,11 @@ def _change(arguments: argparse.Namespace, old: list[str], new: list[str], timeo
     with _opened(old, new) as (before, after), _signals() as caught:
         for members in (before, after):
             check_list([member.address for member in members])
-        work, teller = QuorumChange(before, after, BlockingRuntime(), within), Teller()
+        work, report = QuorumChange(before, after, BlockingRuntime(), within), Reporter()
         if arguments.dry_run:
             print(f"next: {doing(step(work.next()))}")
             return exits.OK
-        outcome = step(work.give_up(teller) if arguments.abort else work.run(timeout, lambda: bool(caught), teller))
+        outcome = step(work.give_up(report) if arguments.abort else work.run(timeout, lambda: bool(caught), report))
         say(told(outcome))
         if outcome.stage == change.DONE or arguments.abort:
             return exits.OK

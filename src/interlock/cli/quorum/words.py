@@ -65,29 +65,27 @@ def _renewed(answer: Standing) -> str:
 
 def as_json(said: Sequence[tuple[str, Standing | BaseException]]) -> str:
     """One JSON object in one line of ASCII."""
-    nodes: list[dict[str, object]] = []
-    for address, answer in said:
-        if not isinstance(answer, Standing):
-            nodes.append({"node": address, "state": "silent", "detail": str(answer)})
-            continue
-        roll = answer.roll
-        nodes.append(
-            {
-                "node": address,
-                "state": state_of(answer),
-                "list": list(roll.nodes) if roll is not None else None,
-                "to": list(roll.to) if roll is not None and state_of(answer) == "leaving" else None,
-                "era": roll.era if roll is not None else None,
-                "fence": roll.high if roll is not None else None,
-                "held": round(answer.held, 3),
-                "renewed": answer.renewed or None,
-            }
-        )
-    return json.dumps({"nodes": nodes})
+    return json.dumps({"nodes": [_facts(address, answer) for address, answer in said]})
+
+
+def _facts(address: str, answer: Standing | BaseException) -> dict[str, object]:
+    if not isinstance(answer, Standing):
+        return {"node": address, "state": "silent", "detail": str(answer)}
+    state, roll = state_of(answer), answer.roll
+    return {
+        "node": address,
+        "state": state,
+        "list": roll and roll.nodes,
+        "to": roll.to if roll and state == "leaving" else None,
+        "era": roll and roll.era,
+        "fence": roll and roll.high,
+        "held": round(answer.held, 3),
+        "renewed": answer.renewed or None,
+    }
 
 
 def say(text: str) -> None:
-    """Print it, unless nobody reads: the nodes are closed meanwhile, and must not wait for somebody's terminal or pipe."""
+    """Print it, unless it is not read: the nodes are closed meanwhile, and must not wait for a terminal or a pipe."""
     with suppress(OSError, ValueError):
         if sys.stdout is not None and select.select([], [sys.stdout], [], 0)[1]:
             print(text, flush=True)
@@ -99,7 +97,7 @@ def doing(progress: Progress) -> str:
     return f"{DOING[progress.stage]}{where}"
 
 
-class Teller:
+class Reporter:
     """Says how far it is: at each step, and now and then while there is something to wait for."""
 
     def __init__(self) -> None:

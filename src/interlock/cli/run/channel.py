@@ -1,7 +1,8 @@
-"""What runner and warden say to each other: one JSON array per line, over a socket pair that nobody else inherits.
+"""What the runner and its supervisor say to each other: orders before the fork, then one JSON array per line over a socket
+pair that no other process inherits.
 
-Nobody waits here. What the other end does not take, because it is stopped, is kept and tried again at the next `flush`: of the
-messages that only the newest of counts for, the newest; of the others, a bounded number.
+Sending never waits. What the other end does not take, because it is stopped, is kept and tried again at the next `flush`: the
+newest of those messages that replace each other, and a bounded number of the others.
 """
 
 from __future__ import annotations
@@ -12,11 +13,24 @@ import os
 import signal
 import socket
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 Message = list[Any]
 
+DYING = 5.0  # SIGKILL takes effect at once, but for a process that the kernel keeps in a disk or network wait
 _KEPT = 100  # messages that are kept for an end that does not read
+
+
+class Orders(NamedTuple):
+    """What the supervisor must know of a run."""
+
+    name: str  # of the lock
+    path: str
+    argv: list[str]
+    grace: float
+    margin: float  # how long before the deadline a lease counts as lost: then everything is killed
+    on_lost: str
+    quiet: bool
 
 
 class Channel:
@@ -34,9 +48,9 @@ class Channel:
         return self._socket.fileno()
 
     def send(self, verb: str, *rest: object, replaces: bool = False) -> None:
-        """Say it, now or at a later `flush`. With `replaces`, what was said before under this verb and not sent is dropped.
+        """Say it, now or at a later `flush`. `replaces`: what was said before under this verb and not sent is dropped.
 
-        Nothing happens if nobody is there to hear it: reading tells.
+        If the other end is gone, nothing happens: reading tells.
         """
         if replaces:
             self._unsent = [message for message in self._unsent if message[0] != verb]
@@ -72,8 +86,10 @@ class Channel:
 
 
 def continue_when_gone(end: socket.socket) -> None:
-    """Have the kernel send this process SIGCONT when whoever has the other end of the pair is gone: if somebody has stopped us,
-    we run again, and do what is to be done then. Nothing is ever said over this pair. Elsewhere than on Linux: nothing."""
+    """Have the kernel send us SIGCONT when the other end of this pair is gone: if we are stopped, we run again, and act.
+
+    Nothing is ever said over this pair. Elsewhere than on Linux: nothing.
+    """
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""The runner's hold on its warden: how it is forked, how one knows that it is ready, how it is left."""
+"""The runner's connection to its supervisor: how it is forked, how one knows that it is ready, how it is left."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from typing import NoReturn
 
 from ...runtime.base import now
 from .. import exits
-from . import tree, voice, warden
-from .channel import Channel, continue_when_gone
-from .orders import DYING, Orders
-from .short import Short, short_of
+from . import supervisor, tree, voice
+from .channel import DYING, Channel, Orders, continue_when_gone
+from .command import Short, short_of
 from .signals import Signals
 
-_BIRTH = 30.0  # how long a warden may take to be ready, on a machine that is very busy
+_BIRTH = 30.0  # how long a supervisor may take to be ready, on a machine that is very busy
 
 
 class Link:
-    """One warden."""
+    """To one supervisor."""
 
     def __init__(self, pid: int, channel: Channel, lifeline: socket.socket, orders: Orders) -> None:
         self.pid = pid
@@ -47,17 +46,17 @@ class Link:
         raise Short("time, or somebody killed the process that was to watch the command")
 
     def wake(self, at_once: bool = False) -> None:
-        """If somebody has stopped it, and nothing of the command runs, continue it: nobody else can tell that it has ended, and
-        the lock would be renewed for nobody. `at_once`: whatever runs; the command is to end, and hears that from it only."""
+        """Continue it if it is stopped and nothing of the command runs: only it can tell that the command has ended, and the
+        lock would be renewed for nothing. `at_once`: whatever runs; the command is to end, and hears that from it only."""
         with suppress(ChildProcessError, ProcessLookupError):
             stopped = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
             if stopped and (at_once or not tree.below(self.pid)):
                 os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> bool:
-        """Have it end: if the command still runs, it ends that first. Whether it has, and nothing is left below us.
+        """Have it end, and the command before it if that still runs. Whether nothing is left below us.
 
-        It is given its time for that; one that somebody has stopped is continued, and killed after that time.
+        It is given its time for that. If it is stopped it is continued; after that time it is killed.
         """
         if self._closed:
             return False
@@ -76,7 +75,7 @@ class Link:
 
 
 def fork(orders: Orders) -> Link:
-    """Start the warden. To be called before this process has a thread or a client. Raises Short."""
+    """Start the supervisor. To be called before this process has a thread or a client. Raises Short."""
     ends: list[socket.socket] = []
     tree.spare_strangers()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # until each side has its own handlers
@@ -95,7 +94,7 @@ def fork(orders: Orders) -> Link:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     ends[1].close()
     ends[3].close()
-    tree.adopt()  # if the warden is killed, what was below it falls to us
+    tree.adopt()  # if the supervisor is killed, what was below it falls to us
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # else the kernel buries for us, and numbers are free too early
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return Link(pid, Channel(ends[0]), ends[2], orders)
@@ -108,6 +107,6 @@ def _serve(orders: Orders, ends: list[socket.socket], mask: Iterable[int]) -> No
         ends[0].close()
         ends[2].close()
         continue_when_gone(ends[3])
-        warden.serve(orders, Channel(ends[1]), mask)
+        supervisor.serve(orders, Channel(ends[1]), mask)
     finally:
         os._exit(exits.BUG)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...core import checks
 from ...errors import UsageError
-from ..durations import duration
+from ..reading import duration
 
 TTL = 30.0
 GRACE = 5.0
@@ -36,10 +36,11 @@ class Options(NamedTuple):
 
 def read(given: argparse.Namespace) -> Options:
     """The options behind the arguments. Raises UsageError for what cannot be meant."""
-    ttl = checks.ttl(duration(given.ttl, "--ttl")) if given.ttl is not None else TTL
-    at_least = duration(given.at_least, "--at-least") if given.at_least is not None else 0.0
-    if given.at_least is not None and not checks.MIN_TTL <= at_least <= checks.MAX_TTL:
+    ttl = TTL if given.ttl is None else checks.ttl(duration(given.ttl, "--ttl"))
+    at_least = _seconds(given.at_least, "--at-least")
+    if at_least is not None and not checks.MIN_TTL <= at_least <= checks.MAX_TTL:
         raise UsageError(f"--at-least {given.at_least}: 10 ms to 7 days; nothing was written")
+    max_hold = _seconds(given.max_hold, "--max-hold")
     return Options(
         name=checks.name(given.name),
         command=given.command,
@@ -47,9 +48,9 @@ def read(given: argparse.Namespace) -> Options:
         timeout=_timeout(given),
         ttl=ttl,
         grace=_grace(given.grace, ttl),
-        at_least=at_least,
-        max_hold=checks.max_hold(duration(given.max_hold, "--max-hold"), ttl) if given.max_hold is not None else None,
-        lock_delay=checks.lock_delay(duration(given.lock_delay, "--lock-delay"), ttl) if given.lock_delay is not None else 0.0,
+        at_least=at_least or 0.0,
+        max_hold=None if max_hold is None else checks.max_hold(max_hold, ttl),
+        lock_delay=checks.lock_delay(_seconds(given.lock_delay, "--lock-delay") or 0.0, ttl),
         on_lost=given.on_lost,
         busy=_busy(given),
         silent_if_busy=given.skip,
@@ -57,6 +58,10 @@ def read(given: argparse.Namespace) -> Options:
         quiet=given.quiet,
         reason=checks.note(given.reason),
     )
+
+
+def _seconds(text: str | None, option: str) -> float | None:
+    return None if text is None else duration(text, option)
 
 
 def _timeout(given: argparse.Namespace) -> float | None:
@@ -70,9 +75,9 @@ def _timeout(given: argparse.Namespace) -> float | None:
         raise UsageError(
             "--standby starts the command again after a loss, so it cannot be left running: not with --on-lost warn"
         )
-    if given.timeout is not None:
-        return checks.timeout(duration(given.timeout, "--timeout"))
-    return 0.0 if given.no_wait or given.skip else None
+    if given.timeout is None and (given.no_wait or given.skip):
+        return 0.0
+    return checks.timeout(_seconds(given.timeout, "--timeout"))
 
 
 def _grace(text: str | None, ttl: float) -> float:

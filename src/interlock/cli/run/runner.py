@@ -16,9 +16,9 @@ from ...errors import AcquireTimeout, InterlockError, LeaseLost, Unavailable, Us
 from ...runtime.base import now
 from .. import exits
 from . import tree
+from .channel import DYING
 from .link import Link
 from .options import Options
-from .orders import DYING
 from .signals import Interrupted, Signals
 from .watch import Ending, Watch
 
@@ -29,9 +29,9 @@ _STANDBY_PAUSE = 1.0, 30.0  # between two tries while the store is away: first, 
 class Runner:
     """One run, from the wait for the lock to the exit code."""
 
-    def __init__(self, options: Options, warden: Link, signals: Signals) -> None:
+    def __init__(self, options: Options, supervisor: Link, signals: Signals) -> None:
         self._options = options
-        self._warden = warden
+        self._supervisor = supervisor
         self._signals = signals
         self.key = 0  # see `Ending`
 
@@ -43,9 +43,9 @@ class Runner:
             if self._waits_for_itself(client):
                 self._say(f"{self._options.name} is held by the very run that this one is part of: it would wait for itself")
                 return exits.USAGE
-            self._warden.await_ready(self._signals)
+            self._supervisor.await_ready(self._signals)
             while True:
-                lease = None
+                lease = None  # lives as long as the client: one that is left to expire on purpose was not dropped
                 try:
                     lease = self._acquire(client)
                     self._signals.hand_on()
@@ -56,7 +56,7 @@ class Runner:
                         self._part_with(lease)
                     raise
                 began = now()
-                watch = Watch(self._options, self._warden, self._signals, lease, self._say)
+                watch = Watch(self._options, self._supervisor, self._signals, lease, self._say)
                 try:
                     ending = watch.run()
                 except BaseException:
@@ -137,8 +137,8 @@ class Runner:
         return True
 
     def _break_off(self, lease: Lease) -> None:
-        """We cannot go on. The warden ends the command, or we do; then the lock can be given back."""
-        if self._warden.close() or (self._options.on_lost != "warn" and tree.kill(0, {}, DYING)):
+        """We cannot go on. The supervisor ends the command, or we do; then the lock can be given back."""
+        if self._supervisor.close() or (self._options.on_lost != "warn" and tree.kill(0, {}, DYING)):
             self._give_back(lease)
         else:
             self._say(f"{lease.name} is not given back, because something of the command may still run. It ends by itself")

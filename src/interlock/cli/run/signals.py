@@ -76,8 +76,8 @@ class Signals(Bell):
     """How the runner meets signals. Begins in the first life; after the block all is as it was.
 
     In the first life a signal raises Interrupted, but only while the main thread is inside the library, which cleans up
-    after itself. In our own code, where a lease may be in hand and not yet in a variable, it is noted in `came`, and whoever
-    is about to wait looks there first. While the library cleans up, further signals are noted only: one that raised then
+    after itself. In our own code, where a lease may be in hand and not yet in a variable, it is noted in `came`, and the
+    next wait looks there first. While the library cleans up, further signals are noted only: one that raised then
     would leave a place in the line, or a lock. Where an exception would be swallowed or become another one, it is raised a
     moment later, by an alarm.
     """

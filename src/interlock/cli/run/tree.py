@@ -2,16 +2,16 @@
 
 With PR_SET_CHILD_SUBREAPER an orphan falls to the nearest such ancestor instead of to init, so nothing leaves the tree by
 forking twice or by setsid(). That also gives the one proof that a tree is dead: when waitpid says that this process has no
-children, it has no descendants. /proc is read only to find whom to signal.
+children, it has no descendants. /proc is read only to find what to signal.
 
-A number is signalled only while it cannot have become somebody else's:
+A number is signalled only while it cannot have become another process's:
 
 - a group, while its leader is a child of ours that is not buried yet (dead or alive, it keeps the number), or while something
   that descends from us is in it. So the command is buried last (`bury`);
 - a child of ours, likewise, while it is not buried;
 - a descendant, through a descriptor of the process (pidfd) that was opened before a second look showed the same process.
 
-Children that this process had before the run (`worker & exec interlock run …`) are nobody's business here: `spare_strangers`.
+Children that this process had before the run (`worker & exec interlock run …`) are left alone: `spare_strangers`.
 
 Without Linux, or where /proc shows the processes of another pid namespace, the group is all that can be reached.
 """
@@ -89,10 +89,10 @@ def tell(group: int, number: int, root: int = 0) -> None:
     """A signal for the group and then for every other descendant of `root`, or this process, whatever group or session it is
     in."""
     told = is_child(group) and _tell_group(group, number)  # at once, before anything else is looked at
-    everybody = descendants(root)
-    if not told and group and any(seen.group == group for seen in everybody):
+    found = descendants(root)
+    if not told and group and any(seen.group == group for seen in found):
         told = _tell_group(group, number)
-    for seen in everybody:
+    for seen in found:
         if not (told and seen.group == group):
             _tell(seen, number)
 
@@ -157,7 +157,7 @@ def descendants(root: int = 0) -> list[Seen]:
 
 
 def _others(command: int, statuses: dict[int, int]) -> bool:
-    """Bury those that wait for it behind the command, which has ended as well. Whether somebody else is left."""
+    """Bury those that wait for it behind the command, which has ended as well. Whether another is left."""
     for seen in descendants():
         if seen.pid == command:
             continue
@@ -181,7 +181,7 @@ def _tell_group(group: int, number: int) -> bool:
 
 
 def _tell(seen: Seen, number: int) -> None:
-    """A signal for this process, unless its number has become somebody else's."""
+    """A signal for this process, unless its number has become another's."""
     process = -1
     try:
         if hasattr(os, "pidfd_open"):

@@ -1,10 +1,8 @@
-"""What runner and warden say on stderr. Nobody there ever waits for whoever reads it.
+"""What runner and supervisor say on stderr, without ever waiting for a reader.
 
 While a `Voice` stands in for `sys.stderr`, everything that prints (our words, warnings, log records, tracebacks of threads)
 goes to a queue, and a thread of its own does the writing. So a full pipe, a terminal that Ctrl-S has stopped or a hung network
-file stop that thread and nothing else.
-
-Not O_NONBLOCK: that belongs to the open file, which the command and the shell share with us.
+file stop that thread and nothing else. Not O_NONBLOCK: the command and the shell share the open file, and so that flag.
 
 Rules of the file: `write` neither waits nor raises; what does not fit is dropped. The thread blocks all signals: with
 `stty tostop` a write from the background is SIGTTOU for the whole process, unless it is blocked.
@@ -40,7 +38,7 @@ class Voice(TextIOBase):
         self._speaks = False  # the thread is there
 
     def write(self, text: str) -> int:
-        """To be said as soon as somebody takes it."""
+        """To be said as soon as it is taken."""
         if self._pieces.qsize() < _PIECES:
             words = text.encode(self._stream.encoding, "backslashreplace")
             for start in range(0, min(len(words), _LONGEST), _PIECE):
@@ -66,7 +64,7 @@ class Voice(TextIOBase):
 
     def _begin(self) -> None:
         if not self._speaks:
-            self._speaks = True
+            self._speaks = True  # first: a signal's handler may write, too
             try:
                 _thread.start_new_thread(self._speak, ())
             except RuntimeError:  # no more threads; the next word tries again
@@ -86,9 +84,9 @@ class Voice(TextIOBase):
             while piece:
                 try:
                     piece = piece[os.write(self._fd, piece) :]
-                except BlockingIOError:  # somebody else has made it so
+                except BlockingIOError:  # another process has made it so
                     select.select([], [self._fd], [])
-        except (OSError, ValueError):  # nobody is there to hear it
+        except (OSError, ValueError):  # the reader is gone
             return
 
     def _say_what_fits(self) -> None:
@@ -108,12 +106,9 @@ class Voice(TextIOBase):
 def unhurried() -> Iterator[None]:
     """Have a Voice for `sys.stderr` in the block; at its end wait a moment for the last words."""
     stream = sys.stderr
-    if stream is None:  # closed by the caller: descriptor 2 may be anything by now
-        yield
-        return
     try:
         sys.stderr = Voice(stream)
-    except (OSError, ValueError):  # no real file
+    except (AttributeError, OSError, ValueError):  # None: closed by the caller, descriptor 2 may be anything. Or no real file
         yield
         return
     try:

@@ -1,4 +1,4 @@
-"""What the runner does while the command runs: pass on deadlines and signals, listen to the warden, say what must be said."""
+"""What the runner does while the command runs: pass on deadlines and signals, listen to the supervisor, tell the user."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ from ...core.lease import drift, margin
 from ...runtime.base import World, now
 from .. import exits
 from . import tree
-from .channel import Message
-from .command import explain
+from .channel import DYING, Message
+from .command import Short, explain, short_of
 from .link import Link
 from .options import Options
-from .orders import DYING
-from .short import Short, short_of
 from .signals import ENDING, Signals
 from .terminal import Terminal
 
 _SLOWEST_BEAT, _FASTEST_BEAT = 5.0, 0.005
-_KILLING = 0.02  # between two rounds, while the warden does not say that it is done
+_KILLING = 0.02  # between two rounds, while the supervisor does not say that it is done
 _SAME = 0.001  # two deadlines that differ by less
 _KEYS = (signal.SIGINT, signal.SIGQUIT)
 
@@ -38,20 +36,23 @@ class Ending(NamedTuple):
     sure: bool = True  # nothing is left of it, or it ended by itself
     survivors: tuple[int, ...] = ()  # processes that could not be killed, as far as they can be seen
     key: int = 0  # the signal of a Ctrl-C or Ctrl-\\ that ended it, of which our own group knows nothing
-    warden_gone: bool = False
+    supervisor_gone: bool = False
 
     @property
     def final(self) -> bool:
         """Whether nothing can be started again."""
-        return self.warden_gone or not self.sure
+        return self.supervisor_gone or not self.sure
 
 
 _NEVER_STARTED = Ending(exits.LOST, ran=False, stopped=True)
 
 
 def beat(ttl: float, grace: float) -> float:
-    """How often to look whether the lease was renewed. That is done when a third of what is usable is over, and the warden must
-    hear of it before it would send SIGTERM: half of the time in between is for the store's answer, half for us."""
+    """How often to look whether the lease was renewed.
+
+    It is renewed when a third of what is usable is over, and the supervisor must hear of that before it would send SIGTERM:
+    half of the time in between is for the store's answer, half for us.
+    """
     usable = ttl - drift(ttl)
     return min(max((usable * 2 / 3 - margin(ttl) - grace) / 2, _FASTEST_BEAT), _SLOWEST_BEAT)
 
@@ -59,21 +60,21 @@ def beat(ttl: float, grace: float) -> float:
 class Watch:
     """One life of the command."""
 
-    def __init__(self, options: Options, warden: Link, signals: Signals, lease: Lease, say: Callable[[str], None]) -> None:
+    def __init__(self, options: Options, supervisor: Link, signals: Signals, lease: Lease, say: Callable[[str], None]) -> None:
         self._options = options
-        self._warden = warden
+        self._supervisor = supervisor
         self._signals = signals
         self._lease = lease
         self._say = say
         self._began = now()
         self._group = 0
         self._lost = self._kills = False
-        self._give_up = math.inf  # waiting for the warden
+        self._give_up = math.inf  # waiting for the supervisor
         self.handed_on: set[int] = set()  # the signals
 
     def run(self) -> Ending:
         """Have the command run to its end. It is not started if the lock was lost meanwhile: we may have been stopped."""
-        channel = self._warden.channel
+        channel = self._supervisor.channel
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
         poll.register(channel, select.POLLIN)
@@ -92,7 +93,7 @@ class Watch:
                 channel.send("deadline", moment, replaces=True)
                 said = moment
             channel.flush()
-            self._warden.wake()
+            self._supervisor.wake()
             for report in channel.receive():
                 if ending := self._heard(report):
                     return ending
@@ -126,8 +127,8 @@ class Watch:
             self._stopped(number)
         else:
             self.handed_on.add(number)
-            self._warden.channel.send("signal", number)
-            self._warden.wake(at_once=number in ENDING)
+            self._supervisor.channel.send("signal", number)
+            self._supervisor.wake(at_once=number in ENDING)
 
     def _heard(self, report: Message) -> Ending | None:
         match report:
@@ -139,16 +140,13 @@ class Watch:
                 self._say(f"{self._lease.name} is about to be lost ({self.cause()}); the command was sent SIGTERM")
             case ["late"]:
                 return _NEVER_STARTED
-            case ["short", number]:
-                self._say(str(Short(short_of(number) or os.strerror(number))))
-                return Ending(exits.SHORT, ran=False)
-            case ["failed", path, number]:
-                if what := short_of(number):
-                    self._say(str(Short(what)))
-                    return Ending(exits.SHORT, ran=False)
+            case ["failed", path, number] if not short_of(number):
                 trouble = explain(self._options.command[0], path, number)
                 self._say(str(trouble))
-                return Ending(exits.NOT_EXECUTABLE if trouble.found else exits.NOT_FOUND, ran=False)
+                return Ending(trouble.code, ran=False)
+            case ["short" | "failed", *_, number]:
+                self._say(str(Short(short_of(number) or os.strerror(number))))
+                return Ending(exits.SHORT, ran=False)
             case ["ended", status, told, sure, survivors, had_terminal]:
                 code = _code(status)
                 number = code - 128
@@ -166,26 +164,26 @@ class Watch:
             self._say(f"the command that holds {name} was stopped ({signal.Signals(number).name}); the lock stays held")
 
     def _stop(self) -> None:
-        """The warden has killed, or does so now. If it cannot, because somebody stopped it, we can: again and again, for what
-        was born meanwhile."""
+        """The supervisor has killed, or does so now. If it cannot, because it is stopped, we do: again and again, for what was
+        started meanwhile."""
         first, self._lost = not self._lost, True
         if self._options.on_lost == "warn":
             if first:
                 self._say(f"lost {self._lease.name} ({self.cause()}); the command goes on (--on-lost warn)")
             return
         self._kills = True
-        tree.tell(self._group, signal.SIGKILL, root=self._warden.pid)
+        tree.tell(self._group, signal.SIGKILL, root=self._supervisor.pid)
         if first:
             self._give_up = now() + DYING + 1.0
 
     def _bury(self) -> Ending:
-        """The warden is dead, or deaf. The kernel has killed the command; what else was below the warden is below us."""
+        """The supervisor is dead, or deaf. The kernel has killed the command; what else was below it is below us."""
         statuses: dict[int, int] = {}
         sure = tree.kill(self._group, statuses, DYING)
         Terminal().take_back(self._group)
-        self._say(f"the warden of {self._lease.name} is gone, and the command with it")
+        self._say(f"the supervisor of {self._lease.name} is gone, and the command with it")
         code = _code(statuses.get(self._group, signal.SIGKILL))
-        return Ending(code, sure=sure, survivors=() if sure else tuple(tree.below()), warden_gone=True)
+        return Ending(code, sure=sure, survivors=() if sure else tuple(tree.below()), supervisor_gone=True)
 
 
 def _code(status: int) -> int:

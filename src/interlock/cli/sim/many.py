@@ -103,20 +103,12 @@ def judge(batch: Batch) -> Tally:
     return tally
 
 
-def judge_all(
-    groups: Sequence[str],
-    nodes: int,
-    first: int,
-    histories: int,
-    mutant: str | None,
-    jobs: int,
-    progress: Callable[[Tally], None],
-) -> list[Tally]:
-    """Judge so many histories of each group. `progress` is called with all that has been judged, every now and then."""
+def judge_all(groups: Sequence[str], asked: Batch, jobs: int, progress: Callable[[Tally], None]) -> list[Tally]:
+    """Judge what was `asked` for each group. `progress` is called with all that has been judged, every now and then."""
     batches = [
-        Batch(faults, nodes, first + done, min(BATCH, histories - done), mutant)
+        asked._replace(faults=faults, first=asked.first + done, histories=min(BATCH, asked.histories - done))
         for faults in groups
-        for done in range(0, histories, BATCH)
+        for done in range(0, asked.histories, BATCH)
     ]
     tallies, whole = {faults: Tally(faults) for faults in groups}, Tally("all")
     for tally in map(judge, batches) if jobs == 1 else _beside_each_other(batches, jobs):

@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 
 from ...testing.history import to_jsonl
@@ -15,7 +14,7 @@ from ...testing.sim.mutants import MUTANTS, planted
 from ...testing.sim.plan import faults_of
 from .. import exits
 from ..exits import complain
-from .many import GROUPS, Tally, judge_all
+from .many import GROUPS, Batch, Tally, judge_all
 
 SHOWN = 10  # histories that broke a promise, of each group, whose violation is told; of the others, only what replays them
 PROGRESS = 10.0  # seconds between two lines that say how far it is
@@ -38,12 +37,10 @@ def run(arguments: argparse.Namespace) -> int:
         return complain("--nodes is 1 to 9, --histories and --jobs 1 or more. Try 'interlock sim --help'", exits.USAGE)
     if arguments.jsonl and (arguments.histories > 1 or each or arguments.json):
         return complain("--jsonl shows one history: not with --histories, --json or each", exits.USAGE)
-    with warnings.catch_warnings():
-        warnings.showwarning = exits.warn
-        if arguments.histories > 1 or each or arguments.json:
-            return _many(arguments, GROUPS if each else [arguments.faults])
-        with planted(arguments.mutant):
-            return _one(Plan.of(arguments.seed, faults, arguments.nodes), arguments.jsonl)
+    if arguments.histories > 1 or each or arguments.json:
+        return _many(arguments, GROUPS if each else [arguments.faults])
+    with planted(arguments.mutant):
+        return _one(Plan.of(arguments.seed, faults, arguments.nodes), arguments.jsonl)
 
 
 def _one(plan: Plan, jsonl: bool) -> int:
@@ -72,10 +69,8 @@ def _title(plan: Plan) -> None:
 
 def _many(arguments: argparse.Namespace, groups: Sequence[str]) -> int:
     began = time.monotonic()
-    progress = _progress(arguments.histories * len(groups))
-    tallies = judge_all(
-        groups, arguments.nodes, arguments.seed, arguments.histories, arguments.mutant, arguments.jobs, progress
-    )
+    asked = Batch("", arguments.nodes, arguments.seed, arguments.histories, arguments.mutant)
+    tallies = judge_all(groups, asked, arguments.jobs, _progress(arguments.histories * len(groups)))
     took, whole = time.monotonic() - began, Tally("all")
     for tally in tallies:
         whole.add(tally)
@@ -122,9 +117,7 @@ def _progress(wanted: int) -> Callable[[Tally], None]:
         if now - said >= PROGRESS and sys.stderr is not None:
             said = now
             left = (now - began) * (wanted - whole.histories) / whole.histories
-            complain(
-                f"{whole.histories} of {wanted} histories, {len(whole.broken)} broke a promise, some {left:.0f} s to go",
-                exits.OK,
-            )
+            done = f"{whole.histories} of {wanted} histories, {len(whole.broken)} broke a promise"
+            complain(f"{done}, some {left:.0f} s to go", exits.OK)
 
     return progress
