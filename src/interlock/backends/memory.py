@@ -214,8 +214,8 @@ class MemoryBackend:
 
     # --- the line -------------------------------------------------------------------------------------------------------
 
-    def elect(self, nodes: Sequence[str]) -> None:
-        """See `port.Member.elect`."""
+    def elect(self, nodes: Sequence[str], is_live: Callable[[str], bool] = lambda token: False) -> None:
+        """See `port.Member.elect`. Nothing is undone here unless it is asked for."""
         self._nodes = tuple(nodes)
 
     @property
@@ -386,12 +386,6 @@ class MemoryBackend:
             memory.roll, memory.loss, memory.enrolled_in = roll, "", memory.life
             memory.last_fence = max(memory.last_fence, roll.seed)
             return True
-
-    def keep(self, token: str) -> None:
-        """See `port.Member.keep`. Nothing is undone here unless it is asked for."""
-
-    def drop(self, token: str) -> None:
-        """See `port.Member.drop`."""
 
     def lag(self) -> float:
         """See `port.Member.lag`. It answers at once or not at all."""

@@ -15,6 +15,7 @@ from ...backends import electorate
 from ...backends.memory import MemoryBackend
 from ...backends.port import Standing
 from ...backends.quorum import QuorumBackend
+from ...backends.unanswered import Unanswered
 from ...core import lease, quorum, renewal
 from ...core.claim import Gone, Granted, Renewal
 from ...core.lease import Hold
@@ -123,10 +124,7 @@ def _retry() -> list[Patch]:
 
 
 def _new_socket() -> list[Patch]:
-    def forget(self: Path, token: str) -> None:
-        """Which connection it went down."""
-
-    return [(Path, "_owed_on", forget)]
+    return [(Unanswered, "paths", lambda self, tokens: [])]
 
 
 def _renew_after_deadline() -> list[Patch]:

@@ -234,7 +234,7 @@ class Wire:
             self._reply((request.mark, answer))
 
 
-class Ear(Wire):
+class Subscription(Wire):
     """A connection on which things are heard."""
 
     def __init__(self, link: Link, runtime: SimRuntime) -> None:
