@@ -17,7 +17,7 @@ import redis
 
 import interlock
 from interlock.backends.electorate import Electorate
-from interlock.backends.redis.blocking import CROWD
+from interlock.backends.redis.connecting import CROWD
 from interlock.backends.registry import open_backend
 from interlock.core.claim import Claim, Granted, Place, Refused, Renewal
 from interlock.runtime.aio import AsyncioRuntime
@@ -387,7 +387,7 @@ def test_connecting_to_a_frozen_node_keeps_no_other_waiting(colour: str) -> None
 def test_few_threads_wait_for_a_node_that_does_not_say_hello(fresh_node: Callable[..., Node]) -> None:
     node = fresh_node(password="secret")
     member: Any = open_backend(node.url, BlockingRuntime())
-    member.elect([node.url])
+    member.elect([node.url], lambda token: False)
     node.pause()
     began, errors = time.monotonic(), []
 
@@ -402,7 +402,7 @@ def test_few_threads_wait_for_a_node_that_does_not_say_hello(fresh_node: Callabl
         thread.start()
     most = 0
     while any(thread.is_alive() for thread in threads):
-        most = max(most, sum(thread.name == "interlock-hello" for thread in threading.enumerate()))
+        most = max(most, sum(thread.name == "interlock-connecting" for thread in threading.enumerate()))
         time.sleep(0.01)
     node.resume()
     run(member.close())
@@ -600,7 +600,7 @@ def test_no_socket_piles_up_on_a_frozen_node(five: list[Node]) -> None:
         for lease in leases:
             assert lease.release()
         transport: Any = client._site.backend.nodes[2].member._transport  # type: ignore[attr-defined]
-        stuck = len(transport._parked) + len(transport._late)
+        stuck = len(transport._pending)
         assert stuck < 60
         five[2].resume()
         with client.lock("x", timeout=3):

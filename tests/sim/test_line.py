@@ -10,6 +10,7 @@ import pytest
 
 from interlock.backends.memory import Held
 from interlock.backends.quorum_line import QuorumLine, Seat
+from interlock.backends.unanswered import Unanswered
 from interlock.core.claim import Announced, Claim, Granted, Place, Refused
 from interlock.core.turn import Served, Turn
 from interlock.errors import NoQuorum, Unavailable
@@ -17,7 +18,6 @@ from interlock.flow.hold import release
 from interlock.testing.sim import Plan, simulate
 from interlock.testing.sim.client import Client
 from interlock.testing.sim.node import Node, Request
-from interlock.backends.unanswered import Unanswered
 from interlock.testing.sim.plan import faults_of
 from interlock.testing.sim.wire import Subscription
 from interlock.testing.sim.world import World

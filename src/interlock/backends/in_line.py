@@ -4,8 +4,8 @@ A token is noted from before its first claim with a place is sent until it is kn
 also takes it out of the line, answered or not. It is forgotten
 - by an answer: it was granted, released, or passed on
 - by an undo, answered or not
-- OVERDUE seconds after it was asked to leave without an answer, or after it has the lock no more (`prune`): a lease that was left
-  to expire is released by nobody. One that only waits stays, however long that takes
+- OVERDUE seconds after it was asked to leave without an answer, or after it has the lock no more (`prune`): a lease that was
+  left to expire is never released. One that only waits stays, however long that takes
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Rules of the file
 - What must follow what is the ledger's rule (`backends.unanswered`); here it is carried out on one shared connection.
 - A connection on which a reply is late is *retired*: new requests go elsewhere, those that must follow an unanswered one still
-  go down it. So what is awaited on it is on record as well (`_note_on_way`): one task may have to follow what another waits for.
+  go down it. So what is awaited on it is on record as well (`_note_on_way`): one task may follow what another waits for.
 - A retired connection is closed when nobody waits on it and nothing on record needs it (`_sweep`), or when its replies are
   overdue, undos being the last things sent (`_give_up`); but not while somebody waits there for an answer.
 """

@@ -25,33 +25,25 @@ Interleavings of the line, and where each is handled
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from math import inf
 from typing import Any
 
-from ...core.claim import SHOWN, Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked
-from ...core.quorum import Roll
+from ...core.claim import Announced, Claim, Gone, Granted, Handed, Refused, Renewal, Unmarked
 from ...core.token import ALIAS_DIGITS
-from ...core.waits import Wait
-from ...errors import Unavailable
 from ...runtime.base import Runtime
-from ..in_line import InLine
-from ..port import Capabilities, Standing
-from ..unanswered import Undo
+from ..port import Capabilities
 from . import answers
 from .inbox import Mailbox
+from .node import ALONE, RedisNode
 from .packing import (
     EPOCH_MS,
     IDLE_COUNTER_MS,
-    LOSS_KEY,
     ROLL_KEY,
-    WAITS_KEY,
     Ballot,
     Spot,
-    ballot_of,
     claim_request,
-    first_claim,
     fresh_mark,
     given,
     hand_over_request,
@@ -65,31 +57,22 @@ from .packing import (
     text,
     undo_of_either,
     undo_request,
-    words_of,
-    words_of_waits,
 )
-from .refusals import denied, nonsense, not_a_lock, refusal
+from .refusals import nonsense, not_a_lock, refusal
 from .resp import ErrorReply, Reply
-from .scripts import ENROLL, EXTEND, INSPECT, LOOK, RETREAT, ROLL, Request, Script
+from .scripts import EXTEND, RETREAT
 from .transport import Transport
 
-ALONE = Ballot()
 
-
-class RedisBackend:
+class RedisBackend(RedisNode):
     """See `port.LineMember`, where each verb is described or referred to."""
 
     capabilities = Capabilities(processes=True, hosts=True, survives=True, foreign=True, lines=True)
     light = True  # see `Runtime.race`
 
     def __init__(self, address: str, transport: Transport, runtime: Runtime) -> None:
-        self.address = address
-        self._transport = transport
-        self._now, self._struck = runtime.now, runtime.struck
+        super().__init__(address, transport, runtime)
         self._unchecked = True  # nobody has looked yet whether this user may do all that is needed: see preflight.lua
-        self._ballot = ALONE  # once it is a node of a quorum there is something on it
-        self._is_live: Callable[[str], bool] = lambda token: False
-        self._places: InLine[bytes] = InLine()
         self._mailbox = Mailbox(address, transport, runtime.now)
 
     # These hand out `_claim`'s coroutine instead of awaiting it: one coroutine less.
@@ -191,7 +174,8 @@ class RedisBackend:
             case [int(held), int(hindered), _]:
                 if hindered:
                     self._unchecked = True  # the next claim says why
-                self._left(token)
+                if member:
+                    self._places.left(token)
                 return held == 1
         raise nonsense(self.address, reply)
 
@@ -279,97 +263,3 @@ class RedisBackend:
     def _left(self, token: str) -> None:
         if self._places:
             self._places.left(token)
-
-    # --- a node of a quorum ---------------------------------------------------------------------------------------------
-
-    def elect(self, nodes: Sequence[str], is_live: Callable[[str], bool]) -> None:
-        """See `port.Member.elect`."""
-        self._ballot, self._is_live = ballot_of(nodes), is_live
-        self._transport.elect(is_live)
-
-    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
-        """See `port.Member.roll`."""
-        told = (b"%d" % mark, b"%d" % ms(window), *words_of_waits(waits))
-        reply = await self._run(ROLL, (ROLL_KEY, LOSS_KEY, WAITS_KEY), told, "", (), within)
-        if (standing := answers.standing(reply)) is None:
-            raise nonsense(self.address, reply)
-        return standing
-
-    async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
-        """See `port.Member.enroll`."""
-        fields = (*words_of(roll), loss.encode(), b"%d" % ms(roll.window))
-        match reply := await self._run(ENROLL, (ROLL_KEY, LOSS_KEY), fields, "", (), within):
-            case [int(ours), _]:
-                return ours == 1
-        raise nonsense(self.address, reply)
-
-    def lag(self) -> float:
-        """See `port.Member.lag`."""
-        if self._places:
-            self._places.prune(self._now(), self._is_live)
-        return self._transport.lag()
-
-    # --- the rest -------------------------------------------------------------------------------------------------------
-
-    def settled(self, token: str) -> bool:
-        """See `port.Backend.settled`. What follows a request of the same token goes down the same connection, if it can."""
-        return self._transport.settled(token)
-
-    async def inspect(self, name: str, within: float) -> Entry:
-        """See `port.Backend.inspect`."""
-        reply = await self._run(INSPECT, line_keys(name), (b"%d" % SHOWN,), name, (), within)
-        if (entry := answers.inspected(name, reply)) is None:
-            raise nonsense(self.address, reply)
-        return entry
-
-    async def close(self) -> None:
-        """See `port.Backend.close`."""
-        await self._transport.close()
-
-    async def _run(
-        self,
-        script: Script,
-        keys: tuple[bytes, ...],
-        arguments: tuple[bytes, ...],
-        name: str,
-        tokens: tuple[str, ...],
-        within: float,
-        undo: Undo = None,
-    ) -> Reply:
-        until = self._now() + within
-        mark = fresh_mark()
-        request = script(keys, *arguments, mark)
-        reply = await self._transport.call(request, mark, tokens, until, undo)
-        return await self._refused(request, reply, mark, name, tokens, until, undo) if type(reply) is ErrorReply else reply
-
-    async def _refused(
-        self,
-        request: Request,
-        reply: Reply,
-        mark: bytes,
-        name: str,
-        tokens: tuple[str, ...],
-        until: float,
-        undo: Undo = None,
-    ) -> Reply:
-        """The reply to a request that the server has refused, if it is one that it will not refuse again; or raises."""
-        if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT":  # nothing was done: not a retry, a first try
-            until = max(until, self._now() + 0.001)
-            reply = await self._transport.call(request._replace(full=True), mark, tokens, until, undo)
-        if isinstance(reply, ErrorReply):
-            for token in tokens:
-                if token not in self._places.told:
-                    self._left(token)
-            raise refusal(self.address, await self._lacks(name, until) or reply if denied(reply) else reply, name)
-        return reply
-
-    async def _lacks(self, name: str, until: float) -> ErrorReply | None:
-        """All that this user lacks, once the server has refused it something: see preflight.lua. None: it cannot be told."""
-        mark = fresh_mark()
-        try:
-            # It names no keys: a user who lacks some could not even call it.
-            request = LOOK((), b"quorum" if self._ballot.roll else b"", *[b""] * 4, first_claim(name), mark)
-            reply = await self._transport.call(request, mark, (), until)
-        except Unavailable:
-            return None
-        return reply if isinstance(reply, ErrorReply) and reply.code == "LACKS" else None

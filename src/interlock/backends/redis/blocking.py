@@ -2,10 +2,10 @@
 
 Rules of the file
 - What must follow what is the ledger's rule (`backends.unanswered`); here it is carried out on sockets.
-- A connection that owes replies which nobody waits for is *pending*: with no thread, until what follows takes it, or its
-  replies have come in late and it is good again (`_reap`), or they are overdue and it is closed, undos being the last thing sent.
-- A pending connection is taken by one thread. Two tokens of one request are to be followed one after the other: at the same
-  time, the second would take another connection and might overtake.
+- A connection that owes replies which nobody waits for is *pending* until what follows takes it, or its replies have come in
+  late and it is good again, or they are overdue and it is closed, undos being the last things sent (`_reap`).
+- One thread takes it. Two tokens of one request are to be followed one after the other: at the same time, the second would
+  take another connection and might overtake.
 - Replies are told apart by their marks, never by counting on all of them to arrive.
 - When nobody waits for a new connection any more (`connecting`), a request to a node of a quorum that creates nothing (it has
   no undo: a release) still goes out; any other is not sent, since what follows it might have overtaken it.

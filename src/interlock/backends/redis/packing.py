@@ -140,10 +140,10 @@ def claim_request(claim: Claim, spot: Spot | None, proposal: int, ballot: Ballot
     name, token, ttl, _ = claim
     if spot is None and not first:
         if ballot.roll:
-            return Request(CLAIM, 11, _vote(name, token, ms(ttl), proposal, ballot.nodes) + bulk(mark))
+            return Request(CLAIM, 11, _vote(name, token, ttl, proposal, ballot.nodes) + bulk(mark))
         key, word = name.encode(), token.encode()
         size = len(key)
-        rest = size, key, size + 18, key, len(word), word, _packed_ttl(ms(ttl)), len(mark), mark
+        rest = size, key, size + 18, key, len(word), word, _packed_ttl(ttl), len(mark), mark
         return Request(CLAIM, 9, _CLAIM % rest)
     more = spot or (first_claim(name),)
     keys = lock_keys(name) if spot is None else line_keys(name)
@@ -173,7 +173,7 @@ def hand_over_request(
         return HAND_OVER(line_keys(name) + ballot.roll, *words)
     key, word, old, size, who = name.encode(), heir.token.encode(), token.encode(), len(name.encode()), b"%d" % before
     keys = size, key, size + 18, key, size + 17, key
-    rest = len(word), word, _packed_ttl(ms(heir.ttl)), len(member), member, len(arrival), arrival
+    rest = len(word), word, _packed_ttl(heir.ttl), len(member), member, len(arrival), arrival
     return Request(HAND_OVER, 16, _HAND_OVER % (*keys, *rest, len(old), old, len(who), who, len(mark), mark))
 
 
@@ -192,8 +192,8 @@ def _packed(*words: bytes) -> bytes:
 
 
 @lru_cache(64)
-def _packed_ttl(ttl: int) -> bytes:
-    return _packed(b"%d" % ttl, IDLE_COUNTER_MS, EPOCH_MS, b"0")
+def _packed_ttl(ttl: float) -> bytes:
+    return _packed(b"%d" % ms(ttl), IDLE_COUNTER_MS, EPOCH_MS, b"0")
 
 
 _WORD, _FENCE, _LINE = b"$%d\r\n%b\r\n", b"$%d\r\ninterlock:{%b}:fence\r\n", b"$%d\r\ninterlock:{%b}:line\r\n"
@@ -206,9 +206,8 @@ _HAND_OVER = bulk(b"3") + _WORD + _FENCE + _LINE + _WORD + b"%b" + 2 * _WORD + b
 
 
 @lru_cache(8)
-def _vote(name: str, token: str, ttl: int, proposal: int, nodes: tuple[bytes, ...]) -> bytes:
-    words = b"3", *lock_keys(name), ROLL_KEY, token.encode(), b"%d" % ttl, IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal, *nodes
-    return _packed(*words)
+def _vote(name: str, token: str, ttl: float, proposal: int, nodes: tuple[bytes, ...]) -> bytes:
+    return _packed(b"3", *lock_keys(name), ROLL_KEY, *claiming(Claim(name, token, ttl), proposal), *nodes)
 
 
 @lru_cache(8)
@@ -224,6 +223,7 @@ def ms(ttl: float) -> int:
     return int(ttl * 1000 + 1e-6)  # 0.57 * 1000 is a little less than 570
 
 
+@lru_cache(64, typed=True)
 def given(ttl: float) -> float:
     """What the server makes of a duration. The very same object if it is the same: thousands of leases may have it."""
     rounded = ms(ttl) / 1000
