@@ -177,6 +177,20 @@ def test_names_that_cannot_be_looked_up_do_not_pile_up_threads(guarded: Node, mo
         assert connecting.CROWD < len(under_way) <= connecting.CROWD + 1
 
 
+def test_a_connection_that_was_opened_is_not_looked_at_again(valkey_node: Node) -> None:
+    """A quorum asks for the lag of each node at every question."""
+    with interlock.Client(valkey_node.url) as client:
+        client.inspect("x")
+        transport: Any = client._site.backend._transport  # type: ignore[attr-defined]
+        (one,) = transport._connector.under_way
+        one.thread.join()
+        assert transport.lag() == 0.0
+        assert transport._connector.under_way == []
+        reaped, transport._reap = [], lambda: reaped.append(1)
+        assert transport.lag() == 0.0
+        assert not reaped
+
+
 def test_no_descriptor_left_for_connecting_is_unavailable(valkey_node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     def bell() -> None:
         raise error

@@ -9,14 +9,16 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 import redis
 
 import interlock
+from interlock.backends import unanswered
 from interlock.backends.electorate import Electorate
+from interlock.backends.redis import packing
 from interlock.backends.redis.connecting import CROWD
 from interlock.backends.registry import open_backend
 from interlock.core.claim import Claim, Granted, Place, Refused, Renewal
@@ -606,6 +608,51 @@ def test_no_socket_piles_up_on_a_frozen_node(five: list[Node]) -> None:
         with client.lock("x", timeout=3):
             pass
     assert gone(five, "n:0")
+
+
+def test_many_unanswered_releases_leave_nothing_on_record(
+    five: list[Node], colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node falls silent while leases are held, and stays so while they are given back. Nothing is asked for their tokens any
+    more, so nothing may be remembered of them: not that a release had no answer, not that they may stand in line."""
+    monkeypatch.setattr(unanswered, "OVERDUE", 0.4)
+    three = five[:3]
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(ttl=30, request_timeout=0.3)
+        await met(client)
+        backend: Any = backend_of(client)
+        member: Any = backend.nodes[2].member
+        box = await member.open_inbox(5.0)
+        leases = [await take(client, f"n:{n}") for n in range(60)]
+        for lease in leases:  # as if the node had never said that it was granted there
+            member._places.stands(lease.token, packing.place_of(lease.token, Place(1, box, 3.0)))
+            member._places.told[lease.token] = now(), 0
+        three[2].pause()
+        try:
+            for lease in leases:  # the node may rest for the others: all are sent
+                with suppress(interlock.Unavailable):
+                    await member.release(lease.name, lease.token, 0.002)
+            for lease in leases:
+                await let_go(client, lease)
+            ledger = member._transport._ledger
+            assert ledger.records
+            assert member._places
+        finally:
+            three[2].resume()
+
+        def forgotten() -> bool:
+            member.lag()
+            return not ledger.records and not member._places and not member._places.told
+
+        until = now() + 20
+        while not forgotten() and now() < until:
+            await kit.sleep(0.1)
+            await member.inspect("x", 5.0)
+        assert forgotten()
+        assert not backend._where
+
+    run_body(body, urls(three), colour)
 
 
 def test_a_release_reaches_nodes_that_must_be_reached_anew(five: list[Node], proxies: list[FaultProxy], colour: str) -> None:

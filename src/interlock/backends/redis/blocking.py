@@ -44,15 +44,12 @@ class BlockingTransport:
         self._closed = False
         self._connector = Connector(recipe, beside=False)
         self._ledger: Unanswered[Wire] = Unanswered()
-        self._start_afresh()
+        self.disown()
         rest_at_exit(self)
         forks.watch(self)
 
     def disown(self) -> None:
-        """See `forks`. The connections are closed by now (`forks.close_in_child`)."""
-        self._start_afresh()
-
-    def _start_afresh(self) -> None:
+        """See `forks`: start afresh. The connections are closed by now (`forks.close_in_child`)."""
         self._pid = os.getpid()
         self._idle: list[Wire] = []
         self._pending: dict[Wire, float] = {}  # since when. Under the ledger's guard
@@ -171,7 +168,7 @@ class BlockingTransport:
             self.rest()
             for subscription in self._subscriptions:
                 subscription.close()
-        self._start_afresh()
+        self.disown()
 
     def rest(self, within: float = 0.0) -> None:
         """Close what nobody is using: the client is closed, or the interpreter ends. Others may be amid something."""
@@ -188,7 +185,7 @@ class BlockingTransport:
         if self._closed:
             raise UsageError(f"the client for {self._recipe.address} is closed; make a new one")
         if self._pid != os.getpid():  # after a fork the sockets are the parent's: forget them, say nothing on them
-            self._start_afresh()
+            self.disown()
 
     def _take_pending(self, tokens: Sequence[str], creates: bool) -> Wire | None:
         """The connection that unanswered requests of these tokens went down; None: any will do, or another thread has it.
