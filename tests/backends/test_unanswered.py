@@ -98,11 +98,23 @@ def test_a_late_reply_makes_any_connection_good(ledger: Unanswered[Wire]) -> Non
     wire.dead = True
     assert ledger.paths(("a",)) == []
     assert not ledger.barred(("a",), 0.0)
+    ledger.owes(("c",), other, None, 0.0)
+    ledger.dealt_with(other)
+    assert state(ledger, "c") is None, "it created nothing: that is over"
     earlier = ledger.earlier(("a",))
     ledger.sends(earlier, other, 0.0)
     assert ledger.settled("a", 0.0)
     ledger.answered(earlier, other)
     assert state(ledger, "a") is None
+
+
+def test_a_reply_that_nobody_waits_for_settles_what_created_nothing(ledger: Unanswered[Wire]) -> None:
+    wire, first, second = Wire(), object(), object()
+    ledger.owes(("a", "b"), wire, None, 0.0, first)
+    ledger.owes(("b",), wire, None, 0.0, second)
+    ledger.owes(("c",), wire, undo, 0.0, first)
+    ledger.arrived(("a", "b", "c", "d"), first)
+    assert list(ledger.records) == ["b", "c"], "b asked again since, and c may have to be taken back"
 
 
 # --- what an answer settles -----------------------------------------------------------------------------------------------
@@ -246,10 +258,10 @@ def test_the_connection_of_a_living_token_is_kept_and_nothing_undone(ledger: Una
     ledger.owes(("c",), other, undo, 0.0)
     live.add("a")
     assert ledger.kept() == {wire}
-    assert ledger.prune(OVERDUE, silent) == [other]
-    assert ledger.give_up(wire, OVERDUE) is None
-    assert ledger.prune(3 * OVERDUE, well) == []
-    assert ledger.paths(("a",)) == ledger.paths(("b",)) == [wire], "whose path is well"
+    assert ledger.prune(OVERDUE, silent) == [wire, other], "for b, and for c"
+    assert ledger.give_up(wire, OVERDUE) is None, "a lives"
+    assert ledger.prune(3 * OVERDUE, lambda some: some is wire) == [wire]
+    assert ledger.paths(("a",)) == ledger.paths(("b",)) == [wire]
     live.clear()
     assert ledger.prune(5 * OVERDUE, silent) == [wire]
     assert ledger.give_up(wire, 5 * OVERDUE) == ["undo a", "undo b"]

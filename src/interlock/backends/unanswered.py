@@ -22,14 +22,15 @@ Transitions
 |---------------------|-----------------------------------------------------------------------------------------------|
 | none → OWED         | `owes`, `on_way`                                                                              |
 | OWED → OWED         | `owes`: a later request of the token on the same connection; the undo of the first is kept    |
-| OWED → DEALT_WITH   | `dealt_with`                                                                                  |
+| OWED → DEALT_WITH   | `dealt_with`, if it has an undo; else → none, as by `arrived`                                 |
 | OWED → BROKEN       | the connection dies                                                                           |
 | OWED → GIVEN_UP     | `give_up`, then the transport sends the undos and closes                                      |
 | any → none          | `answered`, `forget`, `prune`                                                                 |
 
 Interleavings and where each is handled
 - the reply is lost: OWED. The undo, or the release, goes down the same connection (`paths`), so it cannot overtake
-- the reply is late: the transport finds it (`dealt_with`). The record stays: the caller never got the answer
+- the reply is late: the transport finds it (`dealt_with`, `arrived`). What created something stays on record: the caller never
+  got the answer, and will take it back. What created nothing (a release to the slowest node of a quorum) is over
 - the connection broke: BROKEN. What takes back may go elsewhere; what creates something may not (`barred`), or it would be
   told that it has what the late request, or its undo, takes away
 - nobody follows, and no reply comes for OVERDUE seconds: `prune` names the connection, `give_up` says which undos are the last
@@ -85,14 +86,15 @@ class State(Enum):
 class Record(Generic[C]):
     """The last unanswered request of a token."""
 
-    __slots__ = ("connection", "due", "given_up", "since", "undo")
+    __slots__ = ("connection", "due", "given_up", "key", "since", "undo")
 
-    def __init__(self, connection: C, undo: Undo, since: float, due: float) -> None:
+    def __init__(self, connection: C, undo: Undo, since: float, due: float, key: object = None) -> None:
         self.connection: C | None = connection  # None: dealt with
         self.undo = undo
         self.since = since
         self.due = due  # when to look at it again
         self.given_up = False
+        self.key = key  # of the reply, where one can be told from another
 
     @property
     def state(self) -> State:
@@ -157,8 +159,8 @@ class Unanswered(Generic[C]):
                 if done and self.records.get(token) is record:
                     self.forget(token)
 
-    def owes(self, tokens: Sequence[str], connection: C, undo: Undo, now: float) -> None:
-        """Put down that a request of these tokens has no answer. Harmless when repeated."""
+    def owes(self, tokens: Sequence[str], connection: C, undo: Undo, now: float, key: object = None) -> None:
+        """Put down that a request of these tokens has no answer. Harmless when repeated. `key`: see `arrived`."""
         with self.guard:
             for token in tokens:
                 before, kept = self.records.get(token), undo
@@ -167,7 +169,7 @@ class Unanswered(Generic[C]):
                         continue  # it matters more what that one may still do
                     if before.connection is connection:
                         kept = before.undo
-                self.records[token] = Record(connection, kept, now, now + self.overdue)
+                self.records[token] = Record(connection, kept, now, now + self.overdue, key)
                 self.records.move_to_end(token)
 
     def on_way(self, tokens: Sequence[str], connection: C, now: float) -> None:
@@ -178,11 +180,21 @@ class Unanswered(Generic[C]):
                     self.records[token] = Record(connection, None, now, now + self.overdue)
 
     def dealt_with(self, connection: C) -> None:
-        """Every reply that was owed on this connection has come in."""
+        """Every reply that was owed on this connection has come in. What created nothing is over by that."""
         with self.guard:
-            for record in list(self.records.values()):
+            for token, record in list(self.records.items()):
                 if record.connection is connection:
                     record.connection = None
+                    if record.undo is None:
+                        self.forget(token)
+
+    def arrived(self, tokens: Sequence[str], key: object) -> None:
+        """A reply has come in which nobody waits for any more: the one that `owes` was told this key of."""
+        with self.guard:
+            for token in tokens:
+                record = self.records.get(token)
+                if record is not None and record.key is key and record.undo is None:
+                    self.forget(token)
 
     def forget(self, token: str) -> Record[C] | None:
         """Nothing has to follow this token's requests any more. What was on record."""
@@ -207,16 +219,14 @@ class Unanswered(Generic[C]):
         with self.guard:
             for token in [token for token, since in self._astray.items() if now - since >= self.overdue]:
                 self._astray.pop(token, None)
-            kept: set[C] | None = None
             silent: dict[C, None] = {}
-            while self.records:
+            for _ in range(len(self.records)):
                 token, record = next(iter(self.records.items()))
                 if now < record.due:
                     break
                 connection = record.connection
                 if connection is not None and not connection.dead:
-                    kept = self.kept() if kept is None else kept
-                    lives = connection in kept
+                    lives = self.is_live(token)
                     if lives or overdue(connection):
                         record.due = now + self.overdue
                         self.records.move_to_end(token)

@@ -163,7 +163,7 @@ class AsyncTransport:
     async def _open(self, until: float) -> SharedWire:
         connecting = self._connecting = asyncio.get_running_loop().create_future()
         try:
-            wire = SharedWire(await self._connect(until))
+            wire = SharedWire(await self._connect(until), self._ledger.arrived)
             self.age += 1
             if self._closed:  # meanwhile
                 wire.close()
@@ -212,9 +212,9 @@ class AsyncTransport:
                 raise silent(self._recipe.address)
         except BaseException:
             try:
-                self._ledger.owes(tokens, wire, undo, now())
+                self._ledger.owes(tokens, wire, undo, now(), future)
             except BaseException:  # a signal's handler has raised in the midst of that
-                self._ledger.owes(tokens, wire, undo, now())
+                self._ledger.owes(tokens, wire, undo, now(), future)
                 raise
             raise
         finally:

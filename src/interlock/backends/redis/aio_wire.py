@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Final, NamedTuple, cast
 
@@ -96,8 +96,9 @@ class SharedWire(Stream):
     earliest moment at which anybody gives up, serves all.
     """
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, late: Callable[[Sequence[str], object], None] = lambda tokens, future: None) -> None:
         super().__init__(connection)
+        self._late = late  # told of a reply that nobody waits for any more
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Asked] = deque()
         self._joined: list[bytes] = []  # what goes out with the next write
@@ -169,6 +170,8 @@ class SharedWire(Stream):
                     self.carried.clear()
                 if not future.done():
                     future.set_result(reply)
+                else:
+                    self._late(waiting[0].tokens, future)
                 waiting.popleft()
         except (ProtocolError, IndexError) as error:
             self.why = str(error) if isinstance(error, ProtocolError) else "a reply to nothing that was asked"

@@ -130,7 +130,7 @@ class Path:
             if await turn == LATE:
                 raise self._unavailable("timeout")
         if self._wire is None or self._wire.dead:
-            self._connecting, wire = True, Wire(self.link)
+            self._connecting, wire = True, Wire(self.link, self.ledger.arrived)
             try:
                 await self._first(wire, Request(0, "hello"), until)
             except BaseException:
@@ -169,7 +169,7 @@ class Path:
                 self._retire(wire)
                 raise self._unavailable("timeout")
         except BaseException:
-            self.ledger.owes(tokens, wire, undo, self._runtime.now())
+            self.ledger.owes(tokens, wire, undo, self._runtime.now(), future)
             raise
         finally:
             wire.users -= 1
