@@ -62,7 +62,7 @@ Rules == {
   "seed",       \* its fences are those of a quorum of the others                 core/quorum.py: reseed
   "seed floor", \* ... even if it has older ones of its own                       backends/redis/claim.lua
   "repeated",   \* ... and for a token that it says holds the lock already        backends/redis/claim.lua
-  "kept"        \* no undo is sent for a token whose lease is alive               backends/redis/blocking.py: BlockingTransport._recovered
+  "kept"        \* no undo is sent for a token whose lease is alive               backends/unanswered.py: Unanswered.kept
 }
 ASSUME Without \subseteq Rules
 Rule(r) == r \notin Without
@@ -232,7 +232,7 @@ ArriveLate(a, n) ==
   /\ UNCHANGED <<now, saved, path, heal, granted, used>>
 
 \* A reply is overdue: the connection is closed with an undo as the last thing on it, and what comes next goes elsewhere.
-\* backends/redis/blocking.py: BlockingTransport._recovered, backends/redis/aio.py: AsyncTransport._give_up
+\* backends/unanswered.py: Unanswered.give_up
 \* With the rule "kept" a connection that a living lease's claim may still be on is left alone.
 Overdue(a, n) ==
   /\ used.overdue < MaxOverdue /\ path[a][n] # <<>> /\ stray[a][n] = <<>>

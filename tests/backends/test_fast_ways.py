@@ -10,7 +10,8 @@ import pytest
 import interlock
 from interlock.backends.redis import packing
 from interlock.backends.redis.aio import AsyncTransport
-from interlock.backends.redis.aio_wire import LATE, Wire
+from interlock.backends.redis.aio_wire import LATE, SharedWire
+from interlock.backends.redis.node import ALONE
 from interlock.backends.redis.resp import INCOMPLETE, Parser
 from interlock.backends.redis.scripts import CLAIM, HAND_OVER, RELEASE
 from interlock.core.claim import Claim, Place
@@ -22,13 +23,14 @@ from tests.guard.counting import no_server
 @pytest.mark.parametrize("token", ["ab" * 16 + "~host:1", "ab" * 16 + "~host:1 (größer %b)"])
 def test_what_is_packed_at_once_is_what_would_be_packed_word_by_word(name: str, token: str) -> None:
     claim = CLAIM(packing.lock_keys(name), *packing.claiming(Claim(name, token, 10.0), 0), b"1f")
-    assert packing.plain_claim(name, token, 10_000, b"1f") == claim
+    assert packing.claim_request(Claim(name, token, 10.0), None, 0, ALONE, False, b"1f") == claim
     release = RELEASE(packing.line_keys(name), *packing.leaving(token, b"", 0), b"1f")
-    assert packing.plain_release(name, token, b"1f") == release
+    assert packing.release_request(name, token, b"", 0, ALONE, b"1f") == release
     place = Place(1_700_000_000_000_000, "interlock:inbox:7", 3.0)
-    heir, member = Claim(name, token[::-1], 10.0, place), packing.standing(token[::-1], place)
+    heir, member = Claim(name, token[::-1], 10.0, place), packing.place_of(token[::-1], place)
     words = *packing.claiming(heir, 0), member, b"1700000000000000", b"0", token.encode(), b"12", b"", b"1f"
-    assert packing.plain_hand_over(name, token, heir, member, place.arrival, 12, b"1f") == HAND_OVER(
+    spot = member, b"%d" % place.arrival, b"0"
+    assert packing.hand_over_request(name, token, b"", heir, spot, 12, 0, ALONE, b"1f") == HAND_OVER(
         packing.line_keys(name), *words
     )
 
@@ -76,7 +78,7 @@ class Recorder:
 def test_what_is_asked_in_one_turn_of_the_loop_goes_out_in_one_write() -> None:
     async def main() -> None:
         there = Recorder()
-        wire = Wire(there)
+        wire = SharedWire(there)
         wire.send(b"a", b"1", now() + 9)
         assert there.written == [b"a"], "alone, it waits for nobody"
         for word in (b"b", b"c", b"d"):
@@ -95,7 +97,7 @@ def test_what_is_asked_in_one_turn_of_the_loop_goes_out_in_one_write() -> None:
 
 def test_each_is_told_at_its_own_time_by_the_one_alarm() -> None:
     async def main() -> None:
-        wire, began = Wire(Recorder()), now()
+        wire, began = SharedWire(Recorder()), now()
         futures = [wire.send(b"x", b"%d" % n, began + wait) for n, wait in enumerate([0.2, 0.05, 30.0, 0.1])]
         told = []
         for n, future in enumerate(futures):

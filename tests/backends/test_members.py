@@ -37,7 +37,7 @@ def step(request: pytest.FixtureRequest) -> Iterator[Step]:
 @pytest.fixture
 def member(store: str, step: Step) -> Iterator[Member]:
     backend = cast(Member, open_backend(store, cast(Any, BlockingRuntime() if step is run else AsyncioRuntime())))
-    backend.elect(NODES)
+    backend.elect(NODES, lambda token: False)
     yield backend
     step(backend.close())
 
@@ -112,7 +112,7 @@ def test_no_roll_appears_where_there_was_none(member: Member, step: Step) -> Non
 def test_a_roll_is_good_for_one_list_of_nodes(member: Member, step: Step) -> None:
     assert step(member.enroll(Roll(NODES), step(member.roll(5.0, True)).loss, 5.0))
     take(member, step, "a", 2.0)
-    member.elect((*NODES, "four", "five"))
+    member.elect((*NODES, "four", "five"), lambda token: False)
     assert step(member.vote(Claim("b", "t" * 32, 2.0), 0, 5.0)) == Unmarked()
     standing = step(member.roll(5.0))
     assert (standing.good, standing.roll.nodes) == (True, NODES), "it says for which"
@@ -310,7 +310,7 @@ def test_waits_are_noted_once_and_counted_on(member: Member, step: Step, store: 
 
 def test_what_is_no_wait_is_not_told(valkey_node: Node, step: Step) -> None:
     backend = cast(Member, open_backend(valkey_node.url, cast(Any, BlockingRuntime() if step is run else AsyncioRuntime())))
-    backend.elect(NODES)
+    backend.elect(NODES, lambda token: False)
     valkey_node.command("FLUSHALL")
     valkey_node.command("SET", "interlock:waits", "loss\n1e400 x \x1b[2J nan 5\nlost 1 -1")
     assert [wait.loss for wait in step(backend.roll(5.0)).waits] == ["lost"]
@@ -338,7 +338,7 @@ def test_a_loss_that_could_not_be_marked_is_not_let_in(member: Member, step: Ste
 def test_a_full_server_has_a_loss_without_a_name(fresh_node: Callable[..., Node], step: Step) -> None:
     node = fresh_node()
     backend = cast(Member, open_backend(node.url, cast(Any, BlockingRuntime() if step is run else AsyncioRuntime())))
-    backend.elect(NODES)
+    backend.elect(NODES, lambda token: False)
     node.command("CONFIG", "SET", "maxmemory", "1")
     standing = step(backend.roll(5.0, True, 0.0, [Wait("loss", 1.0)]))
     assert (standing.loss, standing.good, standing.waits[0].loss) == ("", False, "loss")

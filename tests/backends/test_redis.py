@@ -19,10 +19,11 @@ import valkey
 import valkey.asyncio
 
 import interlock
-from interlock.backends.redis import aio, blocking, packing
+from interlock.backends import unanswered
+from interlock.backends.redis import packing
 from interlock.backends.redis.aio import AsyncTransport
 from interlock.backends.redis.backend import RedisBackend
-from interlock.backends.redis.packing import undoing
+from interlock.backends.redis.packing import undo_request
 from interlock.backends.redis.resp import ErrorReply
 from interlock.backends.redis.scripts import CLAIM, RELEASE
 from interlock.backends.registry import open_backend
@@ -279,7 +280,7 @@ def test_after_any_error_a_connection_starts_over_with_texts(node: Node, colour:
             pass
         node.command("SCRIPT", "FLUSH")
         transport = cast(RedisBackend, backend_of(client))._transport
-        request = undoing("s", "nobody", b"", packing.Ballot(), b"mark")
+        request = undo_request("s", packing.Ballot(), b"", "nobody", b"mark")
         assert isinstance(await transport.call(request, b"mark", (), now() + 5), ErrorReply)
         assert await transport.call(request, b"mark", (), now() + 5) == [0, 0, b"mark"]
 
@@ -374,8 +375,7 @@ def test_a_batch_that_gets_no_answer_leaves_nothing_to_follow(node: Node, colour
                 assert await backend_of(client).undo(lease.name, lease.token, 1.0) is False
             backend = backend_of(client)
             assert isinstance(backend, RedisBackend)
-            assert not getattr(backend._transport, "_parked", None)
-            assert not getattr(backend._transport, "_owing", None)
+            assert not cast(Any, backend._transport)._ledger.records
             assert await backend.renew(leases, 5.0) == [Granted(lease.fence, 60.0) for lease in leases]
 
         run_body(body, proxy.url, colour)
@@ -693,8 +693,8 @@ def test_an_inbox_is_let_go_of_once_not_in_every_generation(valkey_node: Node, t
     with interlock.Client(valkey_node.url) as client:
         backend: Any = client._site.backend
         run(backend.open_inbox(5.0))
-        (ear,) = backend._transport._ears
-        number = ear.fileno()
+        (subscription,) = backend._transport._subscriptions
+        number = subscription.fileno()
         pid = os.fork()
         if pid == 0:
             try:
@@ -706,7 +706,7 @@ def test_an_inbox_is_let_go_of_once_not_in_every_generation(valkey_node: Node, t
             finally:
                 os._exit(2)
         assert os.waitpid(pid, 0)[1] == 0
-        assert ear.fileno() == number
+        assert subscription.fileno() == number
     assert log.read_text() == "grandchild child "
 
 
@@ -784,7 +784,7 @@ def test_what_follows_goes_behind_what_another_task_still_waits_for(node: Node) 
 
 def test_a_patient_task_is_not_hung_up_on_by_a_later_one(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node stands still for longer than answers are usually expected; whoever waits longer gets theirs."""
-    monkeypatch.setattr(aio, "OVERDUE", 0.2)
+    monkeypatch.setattr(unanswered, "OVERDUE", 0.2)
 
     async def body() -> None:
         async with interlock.AsyncClient(node.url, renew=False, request_timeout=10) as client:
@@ -808,7 +808,7 @@ def test_a_patient_task_is_not_hung_up_on_by_a_later_one(node: Node, monkeypatch
 
 def test_what_follows_goes_down_a_connection_that_is_given_up_for_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the one that follows who finds out that answers are overdue. Seeds 5274 and 8498 of the simulator, `delay`."""
-    monkeypatch.setattr(aio, "OVERDUE", 0.2)
+    monkeypatch.setattr(unanswered, "OVERDUE", 0.2)
 
     async def body() -> None:
         backend = cast(RedisBackend, open_backend(node.url, AsyncioRuntime()))
@@ -838,11 +838,12 @@ def test_what_follows_goes_down_a_connection_that_is_given_up_for_others(node: N
 
 def test_what_is_packed_once_for_all_nodes_is_what_is_packed_for_each() -> None:
     claim, mark = Claim("a:b", "t" * 32 + "~host:1", 10.0), b"2a"
-    roll, nodes = packing.ballot_of(NODES)
+    ballot = packing.ballot_of(NODES)
+    roll, nodes = ballot
     vote = CLAIM((*packing.lock_keys("a:b"), *roll), *packing.claiming(claim, 77), *nodes, mark)
-    assert packing.plain_vote(claim, 77, nodes, mark) == vote
+    assert packing.claim_request(claim, None, 77, ballot, False, mark) == vote
     leave = RELEASE((*packing.line_keys("a:b"), *roll), *packing.leaving(claim.token, b"", 78), *nodes, mark)
-    assert packing.plain_leave("a:b", claim.token, 78, nodes, mark) == leave
+    assert packing.release_request("a:b", claim.token, b"", 78, ballot, mark) == leave
 
 
 def test_an_answer_to_an_earlier_request_does_not_settle_a_later_one(node: Node, colour: str) -> None:
@@ -854,10 +855,10 @@ def test_an_answer_to_an_earlier_request_does_not_settle_a_later_one(node: Node,
         async with client.lock("warm"):
             pass
         backend = cast(RedisBackend, backend_of(client))
-        backend.elect(NODES)
+        backend.elect(NODES, lambda token: False)
         lease = await take(client, "x")
         transport = cast(Any, backend._transport)
-        records = transport._owing if colour == "asyncio" else transport._parked
+        records = transport._ledger.records
         node.pause()
         try:
             answers: list[Any] = []
@@ -891,7 +892,7 @@ def test_nothing_is_claimed_down_another_connection_while_a_claim_on_a_closed_on
         await backend.inspect("x", 5.0)
         with FaultProxy(node.port) as proxy:
             backend = cast(RedisBackend, backend_of(kit.client(store=proxy.url)))
-            backend.elect(NODES)
+            backend.elect(NODES, lambda token: False)
             await backend.enroll(Roll(NODES), (await backend.roll(5.0, True)).loss, 5.0)
             proxy.drop_replies(1)
             with pytest.raises(interlock.Unavailable) as caught:
@@ -929,12 +930,12 @@ def test_nothing_is_claimed_while_the_undo_of_what_was_given_up_may_arrive(
     node: Node, colour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A vote is so long overdue that its connection is closed, with an undo as the last thing sent. It counts from there."""
-    monkeypatch.setattr(aio if colour == "asyncio" else blocking, "OVERDUE", 1.0)
+    monkeypatch.setattr(unanswered, "OVERDUE", 1.0)
 
     async def body(kit: Kit) -> None:
         with FaultProxy(node.port) as proxy:
             backend = cast(RedisBackend, backend_of(kit.client(store=proxy.url)))
-            backend.elect(NODES)
+            backend.elect(NODES, lambda token: False)
             await backend.enroll(Roll(NODES), (await backend.roll(5.0, True)).loss, 5.0)
             transport: Any = backend._transport
             proxy.blackhole()

@@ -51,8 +51,8 @@ class Stage:
         self.box, self.other_box = run(self.line.open_inbox(WITHIN)), run(self.other.open_inbox(WITHIN))
         assert isinstance(run(self.line.claim(Claim("warm", token("w"), 5.0), WITHIN)), Granted)
         if elected:
-            self.line.elect(NODES)
-            self.other.elect(NODES)
+            self.line.elect(NODES, lambda token: False)
+            self.other.elect(NODES, lambda token: False)
             enroll(self.other)
 
     def claim(self, who: str, *, place: int = 0, ttl: float = 20.0) -> Claim:
@@ -377,7 +377,7 @@ def test_the_first_claim_says_all_that_is_missing_in_one_error(node: Node, colou
     async def body(kit: Kit) -> None:
         backend: Any = kit.client()._site.backend
         if quorum:
-            backend.elect(NODES)
+            backend.elect(NODES, lambda token: False)
 
         async def ask() -> set[str]:
             claim = Claim("n", token("a"), 5.0)

@@ -342,7 +342,7 @@ def test_whatever_stands_under_our_keys_each_verb_answers_or_raises_an_error_of_
         place = Place(1, await backend.open_inbox(5.0), 3.0)
 
         async def elect() -> None:
-            backend.elect([valkey_node.url])
+            backend.elect([valkey_node.url], lambda token: False)
 
         verbs = [
             lambda: backend.inspect("n", 5.0),
@@ -363,8 +363,6 @@ def test_whatever_stands_under_our_keys_each_verb_answers_or_raises_an_error_of_
         for verb in verbs:
             with suppress(interlock.InterlockError):
                 await verb()
-        backend.drop(first)
-        backend.drop(second)
 
     run_body(body, valkey_node.url, colour)
 
@@ -382,7 +380,7 @@ def test_the_error_names_the_key_that_was_spoilt(key: str, quorum: bool, valkey_
         try:
             await backend.claim(claim._replace(name="warm"), 5.0)
             if quorum:
-                backend.elect(("a", "b", "c"))
+                backend.elect(("a", "b", "c"), lambda token: False)
                 roll = await backend.roll(5.0, mark=True)
                 assert await backend.enroll(Roll(("a", "b", "c")), roll.loss, 5.0)
                 await backend.vote(claim._replace(name="warm"), 0, 5.0)
@@ -420,7 +418,7 @@ class Liar:
     async def follow(self, request: Any, mark: bytes, token: str, within: float) -> Any:
         return await self.call(request, mark, (token,), 0.0)
 
-    def side_by_side(self) -> None: ...
+    def elect(self, is_live: Any) -> None: ...
 
 
 integers = st.one_of(st.integers(-3, 3), st.integers(-(10**19) + 1, 10**19 - 1))
@@ -444,7 +442,7 @@ def test_whatever_a_server_answers_each_verb_answers_or_raises_an_error_of_ours(
     place = Place(1, "interlock:inbox:1", 3.0)
     for elected in (False, True):
         if elected:
-            backend.elect(("a", "b", "c"))
+            backend.elect(("a", "b", "c"), lambda token: False)
         for verb in (
             backend.inspect("n", 5.0),
             backend.claim(Claim("n", second, 5.0), 5.0),

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trustme
@@ -22,7 +22,7 @@ import interlock
 from interlock.backends.redis import inbox
 from interlock.backends.redis.backend import RedisBackend
 from interlock.backends.redis.inbox import read
-from interlock.backends.redis.packing import standing
+from interlock.backends.redis.packing import place_of
 from interlock.backends.redis.resp import bulk
 from interlock.core.claim import Announced, Claim, Granted, Handed, Place, Refused
 from interlock.testing import FaultProxy, Node
@@ -70,9 +70,8 @@ def redis_of(client: Any) -> RedisBackend:
 def nothing_is_remembered(client: Any) -> None:
     backend = redis_of(client)
     assert not backend._places
-    assert not backend._waiting
-    assert not getattr(backend._transport, "_parked", None)
-    assert not getattr(backend._transport, "_owing", None)
+    assert not backend._places.told
+    assert not cast(Any, backend._transport)._ledger.records
 
 
 # --- what it costs ------------------------------------------------------------------------------------------------------
@@ -154,9 +153,10 @@ def test_a_hand_over_leaves_nothing_behind_and_can_be_taken_back(node: Node, col
         assert isinstance((await line.hand_over("n", holder.token, heir, 0, WITHIN)).heir, Granted)
         ((tokens, undo),) = undos
         assert tokens == (heir.token, holder.token)
-        first, second = undo()
+        first, second = undo(holder.token), undo(heir.token)
+        assert bulk(heir.token.encode()) not in first.rest, "each for itself: the other may be alive by then"
         assert bulk(holder.token.encode()) in first.rest
-        assert bulk(heir.token.encode()) + bulk(standing(heir.token, heir.place)) in second.rest
+        assert bulk(heir.token.encode()) + bulk(place_of(heir.token, heir.place)) in second.rest
         nothing_is_remembered(client)
 
     run_body(body, node.url, colour)
@@ -510,7 +510,7 @@ def test_an_announcement_is_dated_by_the_last_question_that_was_answered(node: N
         assert announced.fence > holder.fence
         assert isinstance(await line.claim(claim, WITHIN), Granted)
         stray = await join(client, "n", 1000)
-        redis_of(client)._waiting.clear()
+        redis_of(client)._places.told.clear()
         await line.release("n", claim.token, WITHIN)
         (announced,) = await hear(client)
         assert announced.token == stray.token

@@ -20,7 +20,7 @@ import valkey
 import valkey.asyncio
 
 import interlock
-from interlock.backends.redis import aio_dial, blocking
+from interlock.backends.redis import aio_dial, connecting
 from interlock.backends.redis.dial import Attempts, dial
 from interlock.runtime.base import now
 from interlock.testing import FaultProxy, Node
@@ -166,22 +166,36 @@ def test_an_undo_of_several_requests_has_one_moment_too(valkey_node: Node, colou
 
 
 def test_names_that_cannot_be_looked_up_do_not_pile_up_threads(guarded: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocking, "GRACE", 0.0)
+    monkeypatch.setattr(connecting, "GRACE", 0.0)
     with slow_name(guarded, monkeypatch) as (url, slow), interlock.Client(url, request_timeout=0.005) as client:
         slow()
-        for _ in range(3 * blocking.CROWD):
+        for _ in range(3 * connecting.CROWD):
             with pytest.raises(interlock.Unavailable) as caught:
                 client.inspect("x")
             assert caught.value.cause == "timeout"
-        hellos = [thread for thread in threading.enumerate() if thread.name == "interlock-hello"]
-        assert blocking.CROWD < len(hellos) <= blocking.CROWD + 1
+        under_way = [thread for thread in threading.enumerate() if thread.name == "interlock-connecting"]
+        assert connecting.CROWD < len(under_way) <= connecting.CROWD + 1
+
+
+def test_a_connection_that_was_opened_is_not_looked_at_again(valkey_node: Node) -> None:
+    """A quorum asks for the lag of each node at every question."""
+    with interlock.Client(valkey_node.url) as client:
+        client.inspect("x")
+        transport: Any = client._site.backend._transport  # type: ignore[attr-defined]
+        (one,) = transport._connector.under_way
+        one.thread.join()
+        assert transport.lag() == 0.0
+        assert transport._connector.under_way == []
+        reaped, transport._reap = [], lambda: reaped.append(1)
+        assert transport.lag() == 0.0
+        assert not reaped
 
 
 def test_no_descriptor_left_for_connecting_is_unavailable(valkey_node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     def bell() -> None:
         raise error
 
-    monkeypatch.setattr(blocking, "ThreadBell", bell)
+    monkeypatch.setattr(connecting, "ThreadBell", bell)
     with interlock.Client(valkey_node.url) as client:
         error: OSError = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         with pytest.raises(interlock.Unavailable, match="Too many open files"):
@@ -239,7 +253,7 @@ def test_a_name_that_does_not_exist_is_said(monkeypatch: pytest.MonkeyPatch) -> 
 def test_many_threads_may_connect_at_once(valkey_node: Node) -> None:
     with FaultProxy(valkey_node.port) as proxy, interlock.Client(f"{proxy.url}/1", request_timeout=20) as client:
         proxy.delay(0.5)  # so that each takes its time to connect
-        together, wrong = threading.Barrier(3 * blocking.CROWD), []
+        together, wrong = threading.Barrier(3 * connecting.CROWD), []
 
         def work(number: int) -> None:
             together.wait()
@@ -249,7 +263,7 @@ def test_many_threads_may_connect_at_once(valkey_node: Node) -> None:
             except BaseException as error:
                 wrong.append(error)
 
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(3 * blocking.CROWD)]
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(3 * connecting.CROWD)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -40,12 +40,18 @@ from interlock.core import fence as fences
 from interlock.core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, free
 from interlock.errors import Unavailable, UsageError
 from interlock.runtime.aio import AsyncioRuntime
+from interlock.runtime.base import now
 from interlock.runtime.blocking import BlockingRuntime, run
 
 SRC = Path(interlock.__file__).parent.parent
 WORKER = Path(__file__).with_name("sqlite_worker.py")
 COLOURS = ["blocking", "asyncio"]
 RUNTIME = BlockingRuntime()
+
+
+def owe(backend: Any, token: str) -> None:
+    """As if the answer to a request of this token had never come."""
+    backend._ledger.owes((token,), backend._path, None, now())
 
 
 def token(digit: str = "a", owner: str = "here:1") -> str:
@@ -278,7 +284,7 @@ def test_nothing_is_owed_after_a_batch_that_was_given_up(path: Path) -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert client._owed == {}
+            assert not client._ledger.records
             tell(process)
         assert await client.undo("x", token(), 5.0) is False
         await client.close()
@@ -303,10 +309,10 @@ def test_undo_removes_what_is_owed_and_nothing_else(path: Path, make: Make) -> N
     client.claim("x", token())
     client.undo("x", token())  # every answer came: nothing to undo
     assert rows(path)
-    client.backend._owed[99] = token()
+    owe(client.backend, token())
     client.undo("x", token())
     assert rows(path) == []
-    assert client.backend._owed == {}
+    assert not client.backend._ledger.records
 
 
 # --- expired rows ---------------------------------------------------------------------------------------------------------
@@ -607,7 +613,7 @@ def test_an_undo_is_finished_though_cancelled(path: Path) -> None:
     async def body() -> None:
         client: Any = open_sqlite(f"sqlite://{path}", AsyncioRuntime())
         await client.claim(Claim("x", token(), 60.0), 5.0)
-        client._owed[99] = token()
+        owe(client, token())
         with worker("sit", path) as process:
             assert hear(process) == "inside"
             task = asyncio.create_task(client.undo("x", token(), 30.0))
@@ -647,7 +653,7 @@ def test_cancellations_at_any_moment_leave_nothing(path: Path) -> None:
             task.cancel()
             await asyncio.wait({task})
             await client.undo("x", token(f"{number % 10}"), 5.0)
-        assert client._owed == {}
+        assert not client._ledger.records
         await client.close()
 
     asyncio.run(body())

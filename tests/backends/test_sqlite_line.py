@@ -36,7 +36,7 @@ from interlock.runtime.base import now
 from interlock.runtime.blocking import BlockingRuntime, run
 from interlock.testing.faces import COLOURS, Kit, run_body
 
-from .test_sqlite import Clock, hear, rows, tell, worker
+from .test_sqlite import Clock, hear, owe, rows, tell, worker
 
 SCALE = float(os.environ.get("INTERLOCK_CHAOS", "1"))
 SHORT = 2.0  # of a grant that finds its waiter in line
@@ -215,7 +215,7 @@ def test_leaving_the_line(both: Both, path: Path) -> None:
         assert await two.release(b) is False
         assert await two.backend.undo("x", c, 5.0) is True, "though its claim was answered"
         assert await two.backend.undo("x", c, 5.0) is False
-        two.backend._owed[99] = c  # as if its answer had never come
+        owe(two.backend, c)  # as if its answer had never come
         assert await two.backend.undo("x", c, 5.0) is True
         assert [token for _, _, token in in_line(path)] == [d]
         await one.release(a)
@@ -232,7 +232,7 @@ def test_one_that_is_served_and_gives_up_passes_it_on(both: Both, path: Path) ->
         await one.claim(a)
         b, c = await two.waits(10), await three.waits(20)
         await one.release(a)
-        two.backend._owed[99] = b  # it never looked into its inbox
+        owe(two.backend, b)  # it never looked into its inbox
         assert await two.backend.undo("x", b, 5.0) is True
         assert (await three.told()).token == c
         await three.release(c)
@@ -453,15 +453,15 @@ def test_a_hand_over_without_an_answer_is_owed_for_both(path: Path) -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert sorted(client._owed.values()) == [a, heir]
+            assert sorted(client._ledger.records) == [a, heir]
             with pytest.raises(Unavailable):
                 await client.hand_over("x", "c" * 32 + "~h:3", Claim("x", "d" * 32 + "~h:4", 60.0), 0, 0.05)
-            assert sorted(client._owed.values()) == [a, heir], "what never got inside is not owed"
+            assert sorted(client._ledger.records) == [a, heir], "what never got inside is not owed"
             tell(process)
         assert await client.undo("x", heir, 5.0) is True
-        assert list(client._owed.values()) == [a]
+        assert list(client._ledger.records) == [a]
         assert await client.undo("x", a, 5.0) is True
-        assert client._owed == {}
+        assert not client._ledger.records
         nothing_left(path)
         await client.close()
 

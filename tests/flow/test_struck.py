@@ -233,7 +233,7 @@ def test_sqlite_an_extension_that_was_cancelled_is_not_on_record_for_ever(tmp_pa
                 with suppress(asyncio.CancelledError):
                     await task
                 assert await lease.release()
-            assert not client._site.backend._owed  # type: ignore[attr-defined]
+            assert not client._site.backend._ledger.records  # type: ignore[attr-defined]
 
     asyncio.run(main())
 

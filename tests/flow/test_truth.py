@@ -144,7 +144,7 @@ def test_a_shutdown_that_cancels_every_task_still_releases(valkey_node: Node) ->
 
 
 def test_retired_connections_do_not_pile_up(valkey_node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.backends.redis.aio.OVERDUE", 0.3)
+    monkeypatch.setattr("interlock.backends.unanswered.OVERDUE", 0.3)
 
     async def main() -> None:
         with FaultProxy(valkey_node.port) as proxy:

@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import interlock
-from interlock.backends.redis import aio, blocking, wire
+from interlock.backends.redis import aio, connecting, wire
 
 SOURCE = str(Path(interlock.__file__).parent) + "/"
 ROUNDS = 7  # the least of so many: now and then a cycle rings for the keeper, or the clock has to be read once more
@@ -150,13 +150,13 @@ def no_server() -> Iterator[None]:
     async def connect(self: aio.AsyncTransport, until: float) -> Any:
         return _Connection("asyncio")
 
-    saved = blocking.BlockingTransport._connect, aio.AsyncTransport._connect
-    blocking.BlockingTransport._connect = lambda self, until: wire.Wire(_Connection("blocking"))  # type: ignore[method-assign]
+    saved = connecting.Connector._open, aio.AsyncTransport._connect
+    connecting.Connector._open = lambda self, until: wire.Wire(_Connection("blocking"))  # type: ignore[method-assign]
     aio.AsyncTransport._connect = connect  # type: ignore[method-assign]
     try:
         yield
     finally:
-        blocking.BlockingTransport._connect, aio.AsyncTransport._connect = saved  # type: ignore[method-assign]
+        connecting.Connector._open, aio.AsyncTransport._connect = saved  # type: ignore[method-assign]
 
 
 # --- what is counted ----------------------------------------------------------------------------------------------------

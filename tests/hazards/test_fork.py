@@ -377,7 +377,7 @@ def blocking():
             for thread in asking:
                 thread.join()
         else:  # a bell that a thread is about to close at the very moment of the fork is nobody's in the child
-            while len(late._site.backend._transport._hellos) < 2:
+            while len(late._site.backend._transport._connector.under_way) < 2:
                 time.sleep(0.01)
         print("asked", flush=True)
         sys.stdin.readline()

@@ -614,7 +614,7 @@ CLOSED = OPEN._replace(closed=True, to=("m", "n"))
 def member(store: str) -> Iterator[Member]:
     """A node of a quorum that is open, on each kind of store."""
     one = open_member(store, BlockingRuntime())
-    one.elect(OPEN.nodes)
+    one.elect(OPEN.nodes, lambda token: False)
     assert run(one.enroll(OPEN, run(one.roll(WITHIN, True)).loss, WITHIN))
     yield one
     run(one.close())

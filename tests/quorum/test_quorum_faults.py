@@ -9,15 +9,17 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 import redis
 
 import interlock
+from interlock.backends import unanswered
 from interlock.backends.electorate import Electorate
-from interlock.backends.redis.blocking import CROWD
+from interlock.backends.redis import packing
+from interlock.backends.redis.connecting import CROWD
 from interlock.backends.registry import open_backend
 from interlock.core.claim import Claim, Granted, Place, Refused, Renewal
 from interlock.runtime.aio import AsyncioRuntime
@@ -265,16 +267,17 @@ def test_a_vote_that_timed_out_is_kept_when_others_win_it(five: list[Node], colo
     async def body(kit: Kit) -> None:
         client = kit.client()
         backend, members = await two_rest(client)
-        kept: list[str] = []
 
         async def late(*_: Any) -> Any:
             raise interlock.Unavailable("late", backend="", cause="timeout")
 
-        members[2].vote, members[2].keep = late, kept.append
+        members[2].vote = late
         token = token_of(client)
         assert isinstance(await backend.claim(Claim("x", token, 20.0), 5.0), Granted)
-        assert kept == [token]
+        is_live = members[2]._transport._ledger.is_live
+        assert is_live(token)
         await let_go(client, Renewal("x", token, 1.0, 0))
+        assert not is_live(token)
 
     run_body(body, urls(five), colour)
 
@@ -387,7 +390,7 @@ def test_connecting_to_a_frozen_node_keeps_no_other_waiting(colour: str) -> None
 def test_few_threads_wait_for_a_node_that_does_not_say_hello(fresh_node: Callable[..., Node]) -> None:
     node = fresh_node(password="secret")
     member: Any = open_backend(node.url, BlockingRuntime())
-    member.elect([node.url])
+    member.elect([node.url], lambda token: False)
     node.pause()
     began, errors = time.monotonic(), []
 
@@ -402,7 +405,7 @@ def test_few_threads_wait_for_a_node_that_does_not_say_hello(fresh_node: Callabl
         thread.start()
     most = 0
     while any(thread.is_alive() for thread in threads):
-        most = max(most, sum(thread.name == "interlock-hello" for thread in threading.enumerate()))
+        most = max(most, sum(thread.name == "interlock-connecting" for thread in threading.enumerate()))
         time.sleep(0.01)
     node.resume()
     run(member.close())
@@ -600,12 +603,57 @@ def test_no_socket_piles_up_on_a_frozen_node(five: list[Node]) -> None:
         for lease in leases:
             assert lease.release()
         transport: Any = client._site.backend.nodes[2].member._transport  # type: ignore[attr-defined]
-        stuck = len(transport._parked) + len(transport._late)
+        stuck = len(transport._pending)
         assert stuck < 60
         five[2].resume()
         with client.lock("x", timeout=3):
             pass
     assert gone(five, "n:0")
+
+
+def test_many_unanswered_releases_leave_nothing_on_record(
+    five: list[Node], colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node falls silent while leases are held, and stays so while they are given back. Nothing is asked for their tokens any
+    more, so nothing may be remembered of them: not that a release had no answer, not that they may stand in line."""
+    monkeypatch.setattr(unanswered, "OVERDUE", 0.4)
+    three = five[:3]
+
+    async def body(kit: Kit) -> None:
+        client = kit.client(ttl=30, request_timeout=0.3)
+        await met(client)
+        backend: Any = backend_of(client)
+        member: Any = backend.nodes[2].member
+        box = await member.open_inbox(5.0)
+        leases = [await take(client, f"n:{n}") for n in range(60)]
+        for lease in leases:  # as if the node had never said that it was granted there
+            member._places.stands(lease.token, packing.place_of(lease.token, Place(1, box, 3.0)))
+            member._places.told[lease.token] = now(), 0
+        three[2].pause()
+        try:
+            for lease in leases:  # the node may rest for the others: all are sent
+                with suppress(interlock.Unavailable):
+                    await member.release(lease.name, lease.token, 0.002)
+            for lease in leases:
+                await let_go(client, lease)
+            ledger = member._transport._ledger
+            assert ledger.records
+            assert member._places
+        finally:
+            three[2].resume()
+
+        def forgotten() -> bool:
+            member.lag()
+            return not ledger.records and not member._places and not member._places.told
+
+        until = now() + 20
+        while not forgotten() and now() < until:
+            await kit.sleep(0.1)
+            await member.inspect("x", 5.0)
+        assert forgotten()
+        assert not backend._where
+
+    run_body(body, urls(three), colour)
 
 
 def test_a_release_reaches_nodes_that_must_be_reached_anew(five: list[Node], proxies: list[FaultProxy], colour: str) -> None:

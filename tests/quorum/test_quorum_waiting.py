@@ -19,6 +19,7 @@ from typing import Any, cast
 import pytest
 
 import interlock
+from interlock.backends import unanswered
 from interlock.backends.quorum_line import QuorumLine
 from interlock.backends.registry import open_backend
 from interlock.core.claim import Announced, Claim, Granted, Place, Refused
@@ -419,7 +420,10 @@ def test_a_node_that_refuses_to_be_listened_to_does_not_end_the_listening(five: 
     run_body(body, urls(three), colour)
 
 
-def test_what_was_handed_over_is_forgotten_also_for_a_node_that_died(five: list[Node], colour: str) -> None:
+def test_what_was_handed_over_is_forgotten_also_for_a_node_that_died(
+    five: list[Node], colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unanswered, "OVERDUE", 0.5)
     three = five[:3]
 
     async def body(kit: Kit) -> None:
@@ -437,8 +441,14 @@ def test_what_was_handed_over_is_forgotten_also_for_a_node_that_died(five: list[
         for job in jobs:
             await finish(job)
         member: Any = backend_of(client)._members[2]  # type: ignore[attr-defined]
-        await eventually(kit, lambda: not member._transport._living)
-        assert not member._places
+        await kit.sleep(0.6)
+        await get()
+        await kit.sleep(0.6)  # what was given up is on record for as long again
+        await get()
+        await eventually(kit, lambda: member.lag() >= 0 and not member._places)
+        assert not member._places.told
+        member._transport._reap() if colour == "blocking" else member._transport._prune()
+        assert not member._transport._ledger.records
 
     run_body(body, urls(three), colour)
 

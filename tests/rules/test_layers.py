@@ -35,7 +35,8 @@ class Ban(NamedTuple):
 BANS = [
     Ban("core/*", {"time", "random", "socket", "threading", "asyncio", "select", "os", "secrets"}),
     Ban("flow/*", {"asyncio", "threading", "time", "random", "socket"}),
-    Ban("backends/*", {"asyncio", "threading"}, save=("*/aio.py", "*/aio_*.py", "*/blocking.py")),
+    Ban("backends/*", {"asyncio", "threading"}, save=("*/aio.py", "*/aio_*.py", "*/blocking.py", "*/connecting.py")),
+    Ban("backends/*/connecting.py", {"asyncio"}),
     Ban("backends/*/blocking.py", {"asyncio"}),
     Ban("runtime/*", {"asyncio"}, save=("runtime/aio.py", "runtime/aio_leash.py", "runtime/aio_race.py")),
     Ban("api/*", {"asyncio"}, save=("api/aclient.py",)),
@@ -167,6 +168,7 @@ CAUGHT: list[tuple[Rule, str, str, str]] = [
     (ban_rule, "backends/redis/backend.py", "import threading", "forbidden"),
     (ban_rule, "backends/memory.py", "import asyncio as a", "forbidden"),
     (ban_rule, "backends/redis/blocking.py", "import asyncio", "forbidden"),
+    (ban_rule, "backends/redis/connecting.py", "import asyncio", "forbidden"),
     (ban_rule, "runtime/blocking.py", "import asyncio", "forbidden"),
     (ban_rule, "api/client.py", "import asyncio", "forbidden"),
     (ban_rule, "api/default.py", "import asyncio", "forbidden"),

@@ -10,6 +10,7 @@ import pytest
 
 from interlock.backends.memory import Held
 from interlock.backends.quorum_line import QuorumLine, Seat
+from interlock.backends.unanswered import Unanswered
 from interlock.core.claim import Announced, Claim, Granted, Place, Refused
 from interlock.core.turn import Served, Turn
 from interlock.errors import NoQuorum, Unavailable
@@ -17,9 +18,8 @@ from interlock.flow.hold import release
 from interlock.testing.sim import Plan, simulate
 from interlock.testing.sim.client import Client
 from interlock.testing.sim.node import Node, Request
-from interlock.testing.sim.path import Path
 from interlock.testing.sim.plan import faults_of
-from interlock.testing.sim.wire import Ear
+from interlock.testing.sim.wire import Subscription
 from interlock.testing.sim.world import World
 
 from .test_electorate import a_world, take
@@ -81,7 +81,7 @@ def an_old_announcement() -> None:
         settle(world, bob, line)
         assert isinstance(done(world, bob, line.claim(BOBS, 0.2)), Refused)
         heard = begin(bob, line.hear(bob.runtime.now() + 5))
-        (ear,) = (wire for wire in bob.links[0].wires if isinstance(wire, Ear) and not wire.gone)
+        (ear,) = (wire for wire in bob.links[0].wires if isinstance(wire, Subscription) and not wire.gone)
         ear._held_replies.append((0, None))  # from here on nothing comes through
         zero, one, two = world.nodes
         one.frozen = two.frozen = True
@@ -116,7 +116,7 @@ def a_request_that_comes_late() -> None:
 
         def sticks(node: Node, verb: str) -> None:
             if verb == "vote" and not stuck:
-                stuck.extend(wire for wire in bob.links[2].wires if not isinstance(wire, Ear) and not wire.gone)
+                stuck.extend(wire for wire in bob.links[2].wires if not isinstance(wire, Subscription) and not wire.gone)
                 stuck[0]._held_requests.append(Request(0, "hello"))
 
         stuck: list[Any] = []
@@ -147,7 +147,7 @@ def a_young_request_on_an_old_connection() -> None:
         zero, one, two = world.nodes
         zero.memory.held["x"] = one.memory.held["x"] = Held("a stranger", 1, inf)
         done(world, bob, member.inspect("y", 0.2))
-        stuck.extend(wire for wire in bob.links[2].wires if not isinstance(wire, Ear) and not wire.gone)
+        stuck.extend(wire for wire in bob.links[2].wires if not isinstance(wire, Subscription) and not wire.gone)
         stuck[0]._held_requests.append(Request(0, "hello"))
         interrupted(world, bob, member.vote(Claim("y", "old", 20.0), 0, 60.0))
         pass_time(world, 4.0)
@@ -189,7 +189,7 @@ def test_an_answer_does_not_count_while_a_request_on_a_closed_connection_may_be_
 
 
 def test_the_third_fails_without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "_overtakes_nothing", lambda self, token: None)
+    monkeypatch.setattr(Unanswered, "barred", lambda self, tokens, now: False)
     with pytest.raises(AssertionError, match="believes in one node of three"):
         a_young_request_on_an_old_connection()
 

@@ -100,8 +100,11 @@ class Poll:
 class Electorate:
     """The nodes, and what this client knows of them."""
 
-    def __init__(self, members: Sequence[Member], runtime: Runtime, address: str) -> None:
+    def __init__(
+        self, members: Sequence[Member], runtime: Runtime, address: str, is_live: Callable[[str], bool] = lambda token: False
+    ) -> None:
         self.nodes = [Node(member) for member in members]
+        self._is_live = is_live  # see `port.Member.elect`
         self.needed = votes_needed(len(members))
         self.list: tuple[str, ...] = ()  # of nodes, as the rolls have it
         self._rolls: Sequence[Roll] = ()  # some that are good for it, as last seen
@@ -125,7 +128,7 @@ class Electorate:
     def _elect(self, nodes: Sequence[str]) -> None:
         self.list = tuple(nodes)
         for node in self.nodes:
-            node.member.elect(self.list)
+            node.member.elect(self.list, self._is_live)
 
     def able(self) -> list[int]:
         """Those who may vote: who have their memory, as far as we know."""

@@ -109,8 +109,12 @@ class Standing(NamedTuple):
 class Member(Backend, Protocol):
     """A store that can also be a node of a quorum. With each vote, extension and renewal it keeps its roll true."""
 
-    def elect(self, nodes: Sequence[str]) -> None:
-        """It is a node of the quorum of these nodes from now on."""
+    def elect(self, nodes: Sequence[str], is_live: Callable[[str], bool]) -> None:
+        """It is a node of the quorum of these nodes from now on.
+
+        `is_live(token)` says whether the token has the lock. Then a vote of it that this node never answered must not be undone
+        behind its back: renewals may rely on it. It is asked from any thread, and must not wait.
+        """
 
     async def vote(self, claim: Claim, proposal: int, within: float) -> Granted | Refused | Unmarked:
         """As `claim`, but Unmarked while the node has no good roll for this list of nodes: it may have forgotten leases.
@@ -129,15 +133,12 @@ class Member(Backend, Protocol):
         """Give it this roll, if it still stands as it did when it said `loss`; whether it took it. Its `high` never falls.
         Never for "": a loss without a name could not be told from the next."""
 
-    def keep(self, token: str) -> None:
-        """The token has the lock. A vote of it that this node never answered must not be undone behind its back: it may be one
-        that renewals count on. `drop` ends this."""
-
     async def release(self, name: str, token: str, within: float, proposal: int = 0) -> bool:
-        """As `Backend.release`. Whoever is served gets `proposal` as its fence if that is higher than the node's own."""
+        """As `Backend.release`. Whoever is served gets `proposal` as its fence if that is higher than the node's own.
 
-    def drop(self, token: str) -> None:
-        """Nothing more will be asked for this token: forget what was kept for it."""
+        Without an answer, what is on record of the token is forgotten after some seconds, unless it is live: no undo is needed
+        for that.
+        """
 
     def lag(self) -> float:
         """For how many seconds the node has owed an answer to a request that was abandoned; 0 when it owes none."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Container, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -40,17 +40,17 @@ MENDED_AT_ONCE = 50  # leases; a node that came back empty lacks them all, and m
 class Record:
     """Which nodes were asked for a token, how long that matters, and its fence: 0 if it never had the lock.
 
-    Changed in place: a renewal that is under way cannot put back what a release has taken off the record. `kept`: there are
-    nodes that were told to keep it.
+    Changed in place: a renewal that is under way cannot put back what a release has taken off the record. `given_back`: it was
+    released or handed over, though that may have failed.
     """
 
-    __slots__ = ("fence", "kept", "nodes", "until")
+    __slots__ = ("fence", "given_back", "nodes", "until")
 
     def __init__(self, nodes: Sequence[int], until: float) -> None:
         self.nodes = nodes
         self.until = until
         self.fence = 0
-        self.kept = False
+        self.given_back = False
 
 
 class QuorumBackend:
@@ -60,7 +60,7 @@ class QuorumBackend:
         self.address = f"quorum of {len(members)} ({', '.join(member.address for member in members)})"
         common = Capabilities(*(all(parts) for parts in zip(*(m.capabilities for m in members), strict=True)))
         self.capabilities = common._replace(lines=False)  # see `QuorumLine`
-        self.electorate = Electorate(members, runtime, self.address)
+        self.electorate = Electorate(members, runtime, self.address, self._is_live)
         self.nodes, self.needed = self.electorate.nodes, self.electorate.needed
         self._runtime = runtime
         self._where: OrderedDict[str, Record] = OrderedDict()  # by token; those touched last come last
@@ -72,6 +72,11 @@ class QuorumBackend:
         """For how many seconds a lease of this client may last at most."""
         ends = [record.until for record in list(self._where.values()) if record.fence]
         return max(max(ends, default=0.0) - self._runtime.now(), 0.0)
+
+    def _is_live(self, token: str) -> bool:
+        """See `port.Member.elect`: it is on record with a fence, and is not being given back."""
+        record = self._where.get(token)
+        return record is not None and record.fence > 0 and not record.given_back
 
     def allow_for(self, drift: float) -> None:
         """By what share clocks may run apart, as the client was told."""
@@ -108,7 +113,7 @@ class QuorumBackend:
         if tally.won:
             granted = await self._agree(claim, tally, each)
             if granted is not None:
-                self._has(claim.token, claim.ttl, granted.fence, tally.granted)
+                self._has(claim.token, claim.ttl, granted.fence)
                 return granted
         await self._release(claim.name, claim.token, each, set(tally.granted), set(tally.refused))
         if tally.hopeless:
@@ -262,22 +267,14 @@ class QuorumBackend:
                 return None
         return Granted(fence, ttl)
 
-    def _has(self, token: str, ttl: float, fence: int, answered: Container[int] = ()) -> None:
-        """The token has the lock. Requests of it that were not answered must not be undone any more: see `port.Member.keep`.
-
-        Nodes that have `answered` owe it nothing; what is asked of them later is kept when it is asked (`_heal`). A node that
-        failed to answer has not.
-        """
+    def _has(self, token: str, ttl: float, fence: int) -> None:
+        """The token has the lock: from now on it is live (`_is_live`)."""
         electorate, record = self.electorate, self._where.get(token)
         if fence > electorate.high:
             electorate.high = fence
         if record is None:  # expired meanwhile, or told by others than those whom it asked
             record = self._remember(token, range(len(self.nodes)), ttl)
-        record.fence, record.until = max(fence, record.fence), self._runtime.now() + 2 * ttl
-        for index in record.nodes:
-            if index not in answered:
-                record.kept = True
-                self.nodes[index].member.keep(token)
+        record.fence, record.until, record.given_back = max(fence, record.fence), self._runtime.now() + 2 * ttl, False
         self._asked.discard(token)
 
     # --- an extension ---------------------------------------------------------------------------------------------------
@@ -359,11 +356,10 @@ class QuorumBackend:
             if (left := until - self._runtime.now()) <= 0:
                 return
             record = self._where.get(token)
-            if record is None:  # released, or about to be
+            if record is None or record.given_back:  # released, or about to be
                 continue
-            record.kept = True
+            record.fence = max(record.fence, fence)  # so it is live: this vote must not be undone if it has no answer
             self._asks(token, record, (index,), ttl)
-            member.keep(token)
             answer = await member.vote(Claim(name, token, ttl), fence, left)
             if isinstance(answer, Unmarked):
                 self.electorate.suspect(index)
@@ -371,10 +367,7 @@ class QuorumBackend:
             if isinstance(answer, Granted) and answer.fence < fence:
                 await member.extend(name, token, ttl, left, fence)
             if token not in self._where:  # by now
-                try:
-                    await member.release(name, token, left)
-                finally:
-                    member.drop(token)
+                await member.release(name, token, left)
 
     # --- taking back ----------------------------------------------------------------------------------------------------
 
@@ -407,18 +400,12 @@ class QuorumBackend:
         proposal = record.fence and record.fence + 1
 
         async def release(member: Member) -> bool:
-            rid = False  # of the token, with nothing more to come
             try:
-                held = await member.release(name, token, within, proposal)
-                rid = not record.kept
+                return await member.release(name, token, within, proposal)
             except Unavailable as error:
                 if error.cause != "closed" or not await member.undo(name, token, within):
                     raise
-                held = True  # the connection broke, not the node: it is rid of the token
-            finally:
-                if not rid:
-                    member.drop(token)
-            return held
+                return True  # the connection broke, not the node: it is rid of the token
 
         # Of a token that has the lock, the quorum is heard; of one that has not, there may be none.
         poll = await self.electorate.poll(
@@ -444,9 +431,7 @@ class QuorumBackend:
         where, now = self._where, self._runtime.now()
         try:
             while where[oldest := next(iter(where))].until <= now:
-                expired = where.pop(oldest)
-                for index in expired.nodes if expired.fence else ():
-                    self.nodes[index].member.drop(oldest)
+                where.pop(oldest, None)
         except (LookupError, RuntimeError, StopIteration):  # other threads come and go; the next call goes on
             pass
 
@@ -459,7 +444,10 @@ class QuorumBackend:
     def _forget(self, token: str) -> Record:
         """What is on record of a token, which is not from now on. Every node, if nothing is."""
         record = self._where.pop(token, None)
-        return Record(range(len(self.nodes)), 0.0) if record is None else record
+        if record is None:
+            return Record(range(len(self.nodes)), 0.0)
+        record.given_back = True
+        return record
 
 
 def open_quorum(members: Sequence[Member], runtime: Runtime) -> QuorumBackend:

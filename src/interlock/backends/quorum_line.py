@@ -200,20 +200,9 @@ class QuorumLine(QuorumBackend):
             tally = Tally(asked, len(self.nodes))
             spoke, had = 0, set(record.nodes)  # those that may have had it: silence is no loss
             held = 0
-            over = False  # a quorum has answered: nobody will undo it
 
             async def hand(member: Any) -> object:
-                try:
-                    handed = await member.hand_over(name, token, self._at(member, heir), before, each, proposal)
-                except Unavailable:
-                    if over:  # else an undo may have to follow it
-                        member.drop(token)
-                    raise
-                except BaseException:
-                    member.drop(token)
-                    raise
-                member.drop(token)
-                return handed
+                return await member.hand_over(name, token, self._at(member, heir), before, each, proposal)
 
             def count(index: int, outcome: object) -> bool:
                 nonlocal spoke, held
@@ -242,9 +231,6 @@ class QuorumLine(QuorumBackend):
                 if isinstance(error, UsageError):  # it is taken for "nothing happened", and some nodes may have handed over
                     await self._release(heir.name, heir.token, each)
                 raise error
-            over = True
-            for index in failed:
-                self.nodes[index].member.drop(token)
             answer: Granted | Refused
             try:
                 answer = await self._judge(heir, seat, tally, sent_at, each, poll)

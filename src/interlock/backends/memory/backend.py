@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -149,8 +149,8 @@ class MemoryBackend:
 
     # --- a node of a quorum ---------------------------------------------------------------------------------------------
 
-    def elect(self, nodes: Sequence[str]) -> None:
-        """See `port.Member.elect`."""
+    def elect(self, nodes: Sequence[str], is_live: Callable[[str], bool] = lambda token: False) -> None:
+        """See `port.Member.elect`. Nothing is undone here unless it is asked for."""
         self._nodes = tuple(nodes)
 
     async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
@@ -178,12 +178,6 @@ class MemoryBackend:
             memory.enroll(roll)
             memory.last_fence = max(memory.last_fence, roll.seed)
             return True
-
-    def keep(self, token: str) -> None:
-        """See `port.Member.keep`. Nothing is undone here unless it is asked for."""
-
-    def drop(self, token: str) -> None:
-        """See `port.Member.drop`."""
 
     def lag(self) -> float:
         """See `port.Member.lag`. It answers at once or not at all."""

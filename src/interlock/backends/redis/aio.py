@@ -1,33 +1,29 @@
 """The connection for tasks: one, shared by all of them, replies told apart by their marks.
 
 Rules of the file
-- A request is unanswered until its caller has the answer, whether or not the reply has arrived; until then its token is on
-  record (`_owing`), and what follows goes down the same connection. If that is closed, nothing of the token that creates
-  something goes down another while the record lasts, longer than a quorum would count on it (`quorum_line.SAME_PATH`).
-- A connection on which a reply is overdue is *retired*: new requests go elsewhere, those that must follow an unanswered one
-  still go down it. So what is awaited on it is on record as well (`_retired`): one task may have to follow what another
-  waits for. It is closed when nobody is owed anything on it, or long after, with undos as the last things sent; but not of
-  living tokens (`keep`): that would take a lease from a node that its holder counts on.
-
-A little long because all that may become of a connection is told here.
+- What must follow what is the ledger's rule (`backends.unanswered`); here it is carried out on one shared connection.
+- A connection on which a reply is late is *retired*: new requests go elsewhere, those that must follow an unanswered one still
+  go down it. So what is awaited on it is on record as well (`_note_on_way`): one task may follow what another waits for.
+- A retired connection is closed when nobody waits on it and nothing on record needs it (`_sweep`), or when its replies are
+  overdue, undos being the last things sent (`_give_up`); but not while somebody waits there for an answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from ...errors import Unavailable, UsageError
 from ...runtime import forks
 from ...runtime.base import now
-from .aio_wire import BROKEN, LATE, AsyncEar, Stream, Wire, broken
+from ..unanswered import Record, Unanswered, Undo
+from .aio_wire import BROKEN, LATE, AsyncSubscription, SharedWire, Stream
 from .connect import Recipe
+from .refusals import broken, silent
 from .resp import Reply
 from .scripts import Request
-from .transport import Astray, Undo
 
-OVERDUE = 5.0  # seconds after which an answer that nobody waits for is not expected any more
 CLOSING = 1.0  # seconds for the goodbyes of connections
 
 
@@ -37,49 +33,49 @@ class AsyncTransport:
     def __init__(self, recipe: Recipe) -> None:
         self.age = 0
         self._recipe = recipe
-        self._wire: Wire | None = None
-        self._connecting: asyncio.Future[None] | None = None  # somebody opens the connection: done when that is over
+        self._wire: SharedWire | None = None
+        self._retired: list[SharedWire] = []
+        self._connecting: asyncio.Future[None] | None = None  # the connection is being opened: done when that is over
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._owing: dict[str, tuple[Wire, Undo, float]] = {}  # and since when
-        self._living: set[str] = set()  # tokens
-        self._astray = Astray(OVERDUE)
-        self._ears: set[AsyncEar] = set()
+        self._ledger: Unanswered[SharedWire] = Unanswered()
+        self._subscriptions: set[AsyncSubscription] = set()
         self._closed = False
         forks.watch(self)
 
     def disown(self) -> None:
         """See `forks`. Each connection sees to itself (`Stream.disown`)."""
-        self._wire, self._ears, self._closed = None, set(), True
-        self._owing.clear()
+        self._wire, self._retired, self._subscriptions, self._closed = None, [], set(), True
+        self._ledger = Unanswered()
 
-    def side_by_side(self) -> None:
-        """See `transport.Transport.side_by_side`. It is so anyhow."""
+    def elect(self, is_live: Callable[[str], bool]) -> None:
+        """See `transport.Transport.elect`. Nodes do not wait for each other here anyhow."""
+        self._ledger.is_live = is_live
 
     async def call(self, request: Request, mark: bytes, tokens: Sequence[str], until: float, undo: Undo = None) -> Reply:
         """See `transport.Transport.call`."""
         self._enter()
-        wire, before = self._wire, []
-        if wire is None or wire.dead or self._owing or wire.lag() > OVERDUE:
-            before = [(token, self._owing[token]) for token in tokens if token in self._owing]
-            if undo is not None and tokens:
-                self._overtakes_nothing(tokens[0])
-            wire = self._owed_on(tokens) or await self._take(until, tokens)
-            self._astray.update(token for token, owing in before if owing[0] is not wire)
+        wire, ledger = self._wire, self._ledger
+        earlier: Sequence[tuple[str, Record[SharedWire]]] = ()
+        if wire is None or wire.dead or ledger.records or wire.lag() > ledger.overdue:
+            earlier = ledger.earlier(tokens)
+            if undo is not None and ledger.barred(tokens, now()):
+                raise broken("the connection", self._recipe.address, "an earlier request had no answer")
+            wire = self._path(tokens) or await self._take(until, tokens)
+            ledger.sends(earlier, wire, now())
         reply = await self._exchange(wire, request, mark, tokens, until, undo)
-        for token, owing in before:
-            settled = owing[0] is wire or owing[1] is None  # what went down another connection, and creates something, is not
-            if settled and self._owing.get(token) is owing:  # else another request of it, sent after this one, has no answer
-                self._forget(token)
+        if earlier:
+            ledger.answered(earlier, wire)
+            self._sweep()
         return reply
 
     async def follow(self, request: Request, mark: bytes, token: str, within: float) -> Reply:
         """See `transport.Transport.follow`."""
         self._enter()
         until = now() + within
-        if token not in self._owing:
+        if token not in self._ledger.records:
             return None
         try:
-            wire = self._owed_on((token,))
+            wire = self._path((token,))
             if wire is not None:
                 try:
                     return await self._exchange(wire, request, mark, (token,), until, None)
@@ -88,54 +84,43 @@ class AsyncTransport:
                         raise
             return await self._exchange(await self._take(until), request, mark, (token,), until, None)
         finally:
-            self._forget(token)
+            self._ledger.forget(token)
+            self._sweep()
 
     def settled(self, token: str) -> bool:
         """See `transport.Transport.settled`."""
-        return token not in self._astray
-
-    def keep(self, token: str) -> None:
-        """See `transport.Transport.keep`."""
-        self._living.add(token)
-
-    def drop(self, token: str) -> None:
-        """See `transport.Transport.drop`."""
-        self._living.discard(token)
-        self._forget(token)
-
-    def _forget(self, token: str) -> None:
-        if (owing := self._owing.pop(token, None)) is not None:
-            self._sweep(owing[0])
+        return self._ledger.settled(token, now())
 
     def lag(self) -> float:
         """See `transport.Transport.lag`."""
         self._enter()
         return self._wire.lag() if self._wire is not None else 0.0
 
-    async def listen(self, within: float) -> AsyncEar:
-        """See `transport.Transport.listen`."""
+    async def subscribe(self, within: float) -> AsyncSubscription:
+        """See `transport.Transport.subscribe`."""
         self._enter()
         until = now() + within
         try:
             async with asyncio.timeout(within):
-                ear = AsyncEar(await self._connect(until), self._recipe.address)
+                subscription = AsyncSubscription(await self._connect(until), self._recipe.address)
         except TimeoutError as error:
             raise self._recipe.explain(error) or error from error
-        self._ears = {other for other in self._ears if not other.dead} | {ear}
+        self._subscriptions = {other for other in self._subscriptions if not other.dead} | {subscription}
         if self._closed:  # meanwhile
-            ear.close()
+            subscription.close()
             self._enter()
-        return ear
+        return subscription
 
     async def close(self) -> None:
         """See `transport.Transport.close`."""
         self._closed = True
-        wires: set[Stream] = {*self._ears, *(wire for wire, *_ in self._owing.values())}
+        wires: set[Stream] = {*self._subscriptions, *self._retired}
         if self._wire is not None:
             wires.add(self._wire)
         self._wire = None
-        self._ears.clear()
-        self._owing.clear()
+        self._retired.clear()
+        self._subscriptions.clear()
+        self._ledger = Unanswered()
         for wire in wires:
             wire.close()
         if leaving := [wire.gone for wire in wires if not wire.gone.done()]:
@@ -153,13 +138,13 @@ class AsyncTransport:
         elif self._loop is not loop:
             raise UsageError("this AsyncClient belongs to another event loop; make one client in each loop")
 
-    async def _take(self, until: float, tokens: Sequence[str] = ()) -> Wire:
+    async def _take(self, until: float, tokens: Sequence[str] = ()) -> SharedWire:
         """The shared connection, opened if need be. Raises Unavailable: then nothing was sent."""
-        if self._owing:
+        if self._ledger.records:
             self._prune()
-        if self._wire is not None and self._wire.lag() > OVERDUE:
+        if self._wire is not None and self._wire.lag() > self._ledger.overdue:
             self._give_up(self._wire)
-            if (wire := self._owed_on(tokens)) is not None:  # somebody waits there for an answer to one of them
+            if (wire := self._path(tokens)) is not None:  # somebody waits there for an answer to one of them
                 return wire
         try:
             while self._wire is None or self._wire.dead:
@@ -175,10 +160,10 @@ class AsyncTransport:
         except TimeoutError as error:
             raise self._recipe.explain(error) or error from error
 
-    async def _open(self, until: float) -> Wire:
+    async def _open(self, until: float) -> SharedWire:
         connecting = self._connecting = asyncio.get_running_loop().create_future()
         try:
-            wire = Wire(await self._connect(until))
+            wire = SharedWire(await self._connect(until), self._ledger.arrived)
             self.age += 1
             if self._closed:  # meanwhile
                 wire.close()
@@ -212,106 +197,68 @@ class AsyncTransport:
             raise
 
     async def _exchange(
-        self, wire: Wire, request: Request, mark: bytes, tokens: Sequence[str], until: float, undo: Undo
+        self, wire: SharedWire, request: Request, mark: bytes, tokens: Sequence[str], until: float, undo: Undo
     ) -> Reply:
         wire.users += 1
         future = wire.send(request.pack(wire.carried), mark, until, tokens)
         if wire is not self._wire:
-            self._retired(wire)
+            self._note_on_way(wire)
         try:
             reply = await future
-            if reply is BROKEN or reply is LATE:
-                raise self._silent(wire, reply)
+            if reply is BROKEN:
+                raise broken("the connection", self._recipe.address, wire.why)
+            if reply is LATE:
+                self._retire(wire)
+                raise silent(self._recipe.address)
         except BaseException:
             try:
-                self._owes(wire, tokens, undo)
+                self._ledger.owes(tokens, wire, undo, now(), future)
             except BaseException:  # a signal's handler has raised in the midst of that
-                self._owes(wire, tokens, undo)
+                self._ledger.owes(tokens, wire, undo, now(), future)
                 raise
             raise
         finally:
             wire.users -= 1
             if wire is not self._wire:
-                self._sweep(wire)
+                self._sweep()
         return cast(Reply, reply)
 
-    def _owes(self, wire: Wire, tokens: Sequence[str], undo: Undo) -> None:
-        """Put down that a request of these tokens has no answer. Harmless when repeated."""
-        for token in tokens:
-            before = self._owing.get(token)
-            if undo is None and before is not None and before[0].dead and before[1] is not None:
-                continue  # it matters more what that one may still do
-            self._owing.pop(token, None)
-            self._owing[token] = wire, undo, now()
-            if before is not None and before[0] is not wire:
-                self._sweep(before[0])
+    def _path(self, tokens: Sequence[str]) -> SharedWire | None:
+        """The connection that unanswered requests of these tokens went down, if it is alive."""
+        paths = self._ledger.paths(tokens)
+        return paths[0] if paths else None
 
-    def _silent(self, wire: Wire, reply: object) -> Unavailable:
-        where = self._recipe.address
-        if reply is BROKEN:
-            return broken(f"the connection to {where}", wire.why, where)
+    def _retire(self, wire: SharedWire) -> None:
+        """New requests go elsewhere from now on, but not those that follow what somebody still waits for here."""
         if wire is self._wire:
             self._wire = None
-            self._retired(wire)
-        text = f"{where} did not answer in time: is it overloaded, frozen or cut off?"
-        return Unavailable(text, backend=where, cause="timeout")
+            self._retired.append(wire)
+            self._note_on_way(wire)
 
-    def _overtakes_nothing(self, token: str) -> None:
-        """Raises Unavailable if what this token asked went down a connection that is closed by now: it may still arrive, or its
-        undo may, after whatever is asked on another one. Who asks would be told that it has what is taken back then."""
-        wire, undo, since = self._owing.get(token, (None, None, 0.0))
-        if wire is not None and wire.dead and undo is not None and now() - since < OVERDUE:
-            raise self._silent(wire, BROKEN)
-
-    def _owed_on(self, tokens: Sequence[str]) -> Wire | None:
-        """The connection that unanswered requests of these tokens went down, if it is alive."""
-        for token in tokens:
-            owing = self._owing.get(token)
-            if owing is not None and not owing[0].dead:
-                return owing[0]
-        return None
+    def _note_on_way(self, wire: SharedWire) -> None:
+        self._ledger.on_way(wire.on_way(), wire, now())
 
     def _prune(self) -> None:
-        """Forget the oldest records once whoever was to follow has done so, or never will."""
-        for token, owing in list(self._owing.items()):
-            wire, _, since = owing
-            if now() - since < OVERDUE:
-                return
-            if self._lives(wire):
-                continue
-            if wire.lag() > OVERDUE:
-                self._give_up(wire)
-            if self._owing.get(token) is owing:
-                self._forget(token)
+        """Forget what is long over."""
+        overdue = self._ledger.overdue
+        for wire in self._ledger.prune(now(), lambda wire: wire.lag() > overdue):
+            self._give_up(wire)
+        self._sweep()
 
-    def _sweep(self, wire: Wire) -> None:
-        """Close a retired connection that nobody needs."""
-        if wire is self._wire or wire.dead or wire.users:
-            return
-        if all(other is not wire for other, *_ in self._owing.values()):
-            wire.close()
-
-    def _give_up(self, wire: Wire) -> None:
+    def _give_up(self, wire: SharedWire) -> None:
         """Nothing will come any more. What was asked may still happen: undo it as the last thing, and close.
 
         Not while somebody has the patience to wait for an answer: nothing could follow what was asked, and overtake it.
         """
-        if wire is self._wire:
-            self._wire = None
-            self._retired(wire)
-        if not wire.users and not self._lives(wire):
-            undos = {token: undo for token, (other, undo, _) in self._owing.items() if other is wire and undo is not None}
-            wire.close(b"".join(request.pack(wire.carried) for undo in undos.values() for request in undo()))
-            for token, undo in undos.items():  # from now on: the undo may arrive late as well
-                del self._owing[token]
-                self._owing[token] = wire, undo, now()
+        self._retire(wire)
+        if not wire.users and (undos := self._ledger.give_up(wire, now())) is not None:
+            wire.close(b"".join(request.pack(wire.carried) for request in undos))
 
-    def _retired(self, wire: Wire) -> None:
-        """New requests go elsewhere from now on, but not those that follow what somebody still waits for here."""
-        moment = now()
-        for token in wire.on_way():
-            self._owing.setdefault(token, (wire, None, moment))
-
-    def _lives(self, wire: Wire) -> bool:
-        """Whether a living token needs this connection: its release has to go down it."""
-        return not wire.dead and any(other is wire and token in self._living for token, (other, *_) in self._owing.items())
+    def _sweep(self) -> None:
+        """Close retired connections that nobody needs. They stay on the list until they are gone: a peer may take its time."""
+        if self._retired:
+            self._retired = [wire for wire in self._retired if not wire.gone.done()]
+            needed = self._ledger.needed()
+            for wire in self._retired:
+                if not wire.dead and not wire.users and wire not in needed:
+                    wire.close()

@@ -106,7 +106,7 @@ async def _writable(loop: asyncio.AbstractEventLoop, numbers: list[int], until: 
     return list(dict.fromkeys(ready))
 
 
-class Bounded:
+class AsyncBounded:
     """Goes before redis-py's class: see `dial.Bounded`."""
 
     until: float
@@ -150,7 +150,7 @@ class Bounded:
             raise NoCredentials(error) from error
 
 
-class Dialling:
+class AsyncDialling:
     """Goes before redis-py's class for TCP, or for TLS over it: opens the socket."""
 
     until: float
@@ -182,5 +182,5 @@ class Dialling:
 def bounded(connection_class: type[Any], package: str) -> type[Any]:
     """The class of redis-py or valkey-py, with our way to an address and our greeting."""
     tcp = import_module(f"{package}.asyncio.connection").Connection
-    ways = (Bounded, Dialling) if issubclass(connection_class, tcp) else (Bounded,)
+    ways = (AsyncBounded, AsyncDialling) if issubclass(connection_class, tcp) else (AsyncBounded,)
     return type(connection_class.__name__, (*ways, connection_class), {})

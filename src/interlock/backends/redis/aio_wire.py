@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Final, NamedTuple, cast
 
@@ -12,9 +12,10 @@ from ...errors import Unavailable
 from ...runtime import forks
 from ...runtime.aio import TaskBell
 from ...runtime.base import now
+from .refusals import broken
 from .resp import INCOMPLETE, ErrorReply, Parser, ProtocolError, Reply, answers
 
-UNHEARD = 1_048_576  # bytes that an ear takes in before somebody hears: what anybody may publish must not pile up here
+UNHEARD = 1_048_576  # bytes that a subscription takes in before somebody hears: what anybody may publish must not pile up here
 LATE: Final = object()
 BROKEN: Final = object()
 
@@ -88,15 +89,16 @@ class Stream(asyncio.Protocol):
         self._transport.abort()
 
 
-class Wire(Stream):
+class SharedWire(Stream):
     """One connection for requests and their replies.
 
     What is asked while others wait for theirs goes out at the end of the loop's turn, all in one write. One alarm, at the
     earliest moment at which anybody gives up, serves all.
     """
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, late: Callable[[Sequence[str], object], None] = lambda tokens, future: None) -> None:
         super().__init__(connection)
+        self._late = late  # told of a reply that nobody waits for any more
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Asked] = deque()
         self._joined: list[bytes] = []  # what goes out with the next write
@@ -168,6 +170,8 @@ class Wire(Stream):
                     self.carried.clear()
                 if not future.done():
                     future.set_result(reply)
+                else:
+                    self._late(waiting[0].tokens, future)
                 waiting.popleft()
         except (ProtocolError, IndexError) as error:
             self.why = str(error) if isinstance(error, ProtocolError) else "a reply to nothing that was asked"
@@ -191,8 +195,8 @@ class Wire(Stream):
         return now() - self._waiting[0].at if self._waiting and not self.dead else 0.0
 
 
-class AsyncEar(Stream):
-    """See `transport.Ear`."""
+class AsyncSubscription(Stream):
+    """See `transport.Subscription`."""
 
     def __init__(self, connection: Any, address: str) -> None:
         super().__init__(connection)
@@ -202,13 +206,13 @@ class AsyncEar(Stream):
         self._bell = TaskBell()
 
     async def say(self, request: bytes, until: float) -> None:
-        """See `Ear.say`."""
+        """See `Subscription.say`."""
         if self.dead or self._transport.is_closing():
             raise self._broken()
         self._transport.write(request)
 
     async def hear(self, until: float) -> list[Reply]:
-        """See `Ear.hear`. What came before the connection broke counts."""
+        """See `Subscription.hear`. What came before the connection broke counts."""
         while not self._heard:
             if self.dead:
                 raise self._broken()
@@ -245,17 +249,12 @@ class AsyncEar(Stream):
         self._bell.ring()
 
     def close(self, last: bytes = b"") -> None:
-        """See `Ear.close`."""
+        """See `Subscription.close`."""
         super().close(last)
         self._bell.ring()
 
     def _broken(self) -> Unavailable:
-        return broken(f"the inbox's connection to {self._address}", self.why, self._address)
-
-
-def broken(what: str, why: str, address: str) -> Unavailable:
-    """What to tell those who counted on a connection."""
-    return Unavailable(f"{what} broke{': ' if why else ''}{why}", backend=address, cause="closed")
+        return broken("the inbox's connection", self._address, self.why)
 
 
 def settle(future: asyncio.Future[Any], outcome: object) -> None:

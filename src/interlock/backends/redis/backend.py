@@ -21,160 +21,101 @@ Interleavings of the line, and where each is handled
 - the inbox broke: while it is gone its waiters are passed over; a repeated claim puts them back at their place. The new one
   has the same name, so who is still in line stays valid
 - a fork: the child has no inbox and no channel; to hear the parent's would make a dead parent look alive
-
-A little long because every verb is here, and nothing but the verbs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from math import inf
+from typing import Any
 
-from ...core.claim import SHOWN, Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked, free
-from ...core.quorum import Roll
+from ...core.claim import Announced, Claim, Gone, Granted, Handed, Refused, Renewal, Unmarked
 from ...core.token import ALIAS_DIGITS
-from ...core.waits import Wait
-from ...errors import Unavailable
 from ...runtime.base import Runtime
-from ..port import Capabilities, Standing
+from ..port import Capabilities
+from . import answers
 from .inbox import Mailbox
+from .node import ALONE, RedisNode
 from .packing import (
     EPOCH_MS,
     IDLE_COUNTER_MS,
-    LOSS_KEY,
     ROLL_KEY,
-    WAITS_KEY,
     Ballot,
-    ballot_of,
-    claiming,
-    first_claim,
+    Spot,
+    claim_request,
     fresh_mark,
     given,
-    leaving,
+    hand_over_request,
     line_keys,
     lock_keys,
     ms,
     number,
-    plain_claim,
-    plain_hand_over,
-    plain_leave,
-    plain_release,
-    plain_vote,
-    queue,
-    roll_of,
+    place_of,
+    release_request,
     seconds,
-    standing,
     text,
-    undoing,
-    waits_of,
-    words_of,
-    words_of_waits,
+    undo_of_either,
+    undo_request,
 )
-from .refusals import denied, nonsense, not_a_lock, refusal
+from .refusals import nonsense, not_a_lock, refusal
 from .resp import ErrorReply, Reply
-from .scripts import CLAIM, ENROLL, EXTEND, HAND_OVER, INSPECT, LOOK, RELEASE, RETREAT, ROLL, Request, Script
-from .transport import Transport, Undo
-
-GONE, NOT_A_LOCK = -1, -3  # what extend.lua says of a lease, unless it gives its fence or says that somebody else has it
+from .scripts import EXTEND, RETREAT
+from .transport import Transport
 
 
-class RedisBackend:
+class RedisBackend(RedisNode):
     """See `port.LineMember`, where each verb is described or referred to."""
 
     capabilities = Capabilities(processes=True, hosts=True, survives=True, foreign=True, lines=True)
     light = True  # see `Runtime.race`
 
     def __init__(self, address: str, transport: Transport, runtime: Runtime) -> None:
-        self.address = address
-        self._transport = transport
-        self._now, self._struck = runtime.now, runtime.struck
+        super().__init__(address, transport, runtime)
         self._unchecked = True  # nobody has looked yet whether this user may do all that is needed: see preflight.lua
-        self._ballot = Ballot()  # once it is a node of a quorum there is something on it
-        self._places: dict[str, bytes] = {}  # token → how it stands in line, from before that is sent until it is out
-        # Tokens that were told that they stand there, when that was asked, and the highest fence by then. What is announced to
-        # them with a higher one was granted later.
-        self._waiting: dict[str, tuple[float, int]] = {}
         self._mailbox = Mailbox(address, transport, runtime.now)
 
-    async def claim(self, claim: Claim, within: float) -> Granted | Refused:
+    # These hand out `_claim`'s coroutine instead of awaiting it: one coroutine less.
+
+    def claim(self, claim: Claim, within: float) -> Coroutine[Any, Any, Any]:
         """See `port.Backend.claim`."""
+        return self._claim(claim, ALONE, 0, within)
+
+    def vote(self, claim: Claim, proposal: int, within: float) -> Coroutine[Any, Any, Granted | Refused | Unmarked]:
+        """See `port.Member.vote`."""
+        return self._claim(claim, self._ballot, proposal, within)
+
+    async def _claim(self, claim: Claim, ballot: Ballot, proposal: int, within: float) -> Granted | Refused | Unmarked:
         name, token, ttl, place = claim[:4]
-        if self._unchecked:
-            answer = await self._first_claim(claim, Ballot(), 0, within)
-        elif place is None and token not in self._places:  # the way of nearly all: as `_claim`, with less ado
-            mark, tokens, sent_at = fresh_mark(), (token,), self._now()
-            until = sent_at + within
-            request = plain_claim(name, token, ms(ttl), mark)
-            undo = partial(_undo, name, self._ballot, (token, b""))
+        mark, tokens, sent_at, spot, member = fresh_mark(), (token,), self._now(), None, b""
+        if place is not None or token in self._places:
+            spot = self._stand(claim)
+            member = spot[0]
+        until, first = sent_at + within, self._unchecked and spot is None  # one of many at once will do
+        undo = partial(undo_request, name, self._ballot, member)  # not of us: the transport keeps it
+        try:
+            if first:
+                self._unchecked = False
+            request = claim_request(claim, spot, proposal, ballot, first, mark)
             reply = await self._transport.call(request, mark, tokens, until, undo)
             if type(reply) is ErrorReply:
                 reply = await self._refused(request, reply, mark, name, tokens, until, undo)
-            if type(reply) is list and len(reply) == 3 and reply[0] == 1:
+            if spot is None and type(reply) is list and len(reply) == 3 and reply[0] == 1:
                 fence = reply[1]
                 if type(fence) is int:  # `_claimed` would say the same, and takes longer
                     return Granted(fence, given(ttl))
-            answer = self._claimed(claim, reply, sent_at)
-        else:
-            answer = await self._claim(claim, Ballot(), 0, within)
-        if isinstance(answer, Unmarked):
-            raise nonsense(self.address, [-1])
-        return answer
-
-    async def vote(self, claim: Claim, proposal: int, within: float) -> Granted | Refused | Unmarked:
-        """See `port.Member.vote`."""
-        if self._unchecked:
-            return await self._first_claim(claim, self._ballot, proposal, within)
-        if claim.place is not None or claim.token in self._places:
-            return await self._claim(claim, self._ballot, proposal, within)
-        name, mark, tokens, sent_at = claim.name, fresh_mark(), (claim.token,), self._now()
-        until = sent_at + within
-        request, undo = plain_vote(claim, proposal, self._ballot.nodes, mark), self._undo(name, (claim.token, b""))
-        reply = await self._transport.call(request, mark, tokens, until, undo)
-        if type(reply) is ErrorReply:
-            reply = await self._refused(request, reply, mark, name, tokens, until, undo)
-        return self._claimed(claim, reply, sent_at)
-
-    async def _first_claim(self, claim: Claim, ballot: Ballot, proposal: int, within: float) -> Granted | Refused | Unmarked:
-        """A claim that looks, in the same request, whether this user may do all that is needed. One of many at once will do,
-        but not one with a place, which has no room for that."""
-        if claim.place is not None or claim.token in self._places:
-            return await self._claim(claim, ballot, proposal, within)
-        self._unchecked = False
-        try:
-            return await self._claim(claim, ballot, proposal, within, first=True)
-        except BaseException:
-            self._unchecked = True
-            raise
-
-    async def _claim(
-        self, claim: Claim, ballot: Ballot, proposal: int, within: float, first: bool = False
-    ) -> Granted | Refused | Unmarked:
-        name, token, sent_at = claim.name, claim.token, self._now()
-        keys, arguments = lock_keys(name), claiming(claim, proposal)
-        if claim.place is not None or token in self._places:
-            keys, arguments = line_keys(name), arguments + self._stand(claim)
-        if first:
-            arguments += (first_claim(name),)
-        member = self._places.get(token, b"")
-        undo = self._undo(name, (token, member))
-        try:
-            reply = await self._run(CLAIM, keys + ballot.roll, arguments + ballot.nodes, name, (token,), within, undo)
-            return self._claimed(claim, reply, sent_at)
+            return self._claimed(claim, reply, sent_at, ballot)
         except BaseException as error:
+            self._unchecked |= first
             self._interrupted(token, error, sent_at)
             raise
 
     def _interrupted(self, token: str, error: BaseException, sent_at: float) -> None:
         """What a signal's handler raises may have kept us from noting that the token stands in line: its undo has to ask."""
         if token in self._places and self._struck(error):
-            self._waiting.setdefault(token, (sent_at, 0))
+            self._places.told.setdefault(token, (sent_at, 0))
 
-    def _undo(self, name: str, *tokens: tuple[str, bytes]) -> Undo:
-        """What takes back a request of these tokens, each with how it may stand in line."""
-        return partial(_undo, name, self._ballot, *tokens)  # not of us: the transport keeps it, and nobody would be collected
-
-    def _claimed(self, claim: Claim, reply: Reply, sent_at: float) -> Granted | Refused | Unmarked:
+    def _claimed(self, claim: Claim, reply: Reply, sent_at: float, ballot: Ballot) -> Granted | Refused | Unmarked:
         """What claim.lua, or hand_over.lua in its place, says to a claim that was sent at that moment, or later."""
         match reply:
             case [1, int(fence), _]:
@@ -184,12 +125,12 @@ class RedisBackend:
                 self._unchecked |= hindered == 1  # the next claim says why
                 self._left(claim.token)
                 return Granted(fence, given(claim.ttl))
-            case [-1, _]:
+            case [-1, _] if ballot.roll:
                 return Unmarked()
             case [0 | 3, int(left), bytes(owner), int(micros), *some, bytes(fence), _] if len(some) < 2:
                 known = number(fence) or 0
                 if claim.token in self._places:
-                    self._waiting[claim.token] = sent_at, known
+                    self._places.told[claim.token] = sent_at, known
                 alias = text(some[0][:ALIAS_DIGITS]) if some and isinstance(some[0], bytes) else ""
                 return Refused(seconds(left), text(owner), (), micros / 1_000_000, alias, known)
         raise nonsense(self.address, reply)
@@ -198,14 +139,16 @@ class RedisBackend:
         """See `port.Backend.extend`."""
         lease = Renewal(name, token, ttl, fence)
         (said,) = await self._extend([lease], (token,), within)
-        if said == NOT_A_LOCK:
+        if said == answers.NOT_A_LOCK:
             raise not_a_lock(self.address, name)
-        return _extended(lease, said)
+        return answers.extended(lease, said)
 
     async def renew(self, leases: Sequence[Renewal], within: float) -> list[Granted | Gone]:
         """See `port.Backend.renew`."""
-        # No token: nothing has to follow a renewal whose answer never came.
-        return [_extended(*pair) for pair in zip(leases, await self._extend(leases, (), within), strict=True)] if leases else []
+        if not leases:
+            return []
+        said = await self._extend(leases, (), within)  # no token: nothing has to follow a renewal whose answer never came
+        return [answers.extended(*pair) for pair in zip(leases, said, strict=True)]
 
     async def _extend(self, leases: Sequence[Renewal], tokens: tuple[str, ...], within: float) -> list[int]:
         keys = [key for lease in leases for key in lock_keys(lease.name)]
@@ -213,41 +156,36 @@ class RedisBackend:
         for lease in leases:
             arguments += lease.token.encode(), b"%d" % ms(lease.ttl), b"%d" % lease.fence
         reply = await self._run(EXTEND, (*keys, ROLL_KEY), tuple(arguments), leases[0].name, tokens, within)
-        match reply:
-            case [*said, _]:
-                numbers = [number for number in said if isinstance(number, int)]
-                if len(numbers) == len(said) == len(leases):
-                    return numbers
-        raise nonsense(self.address, reply)
+        if (said := answers.extensions(reply, len(leases))) is None:
+            raise nonsense(self.address, reply)
+        return said
 
     async def release(self, name: str, token: str, within: float, proposal: int = 0) -> bool:
         """See `port.Member.release`."""
-        nodes = self._ballot.nodes
-        if token not in self._places and (nodes or not proposal):  # as below, with less ado
-            mark, tokens, until = fresh_mark(), (token,), self._now() + within
-            plain = plain_release
-            request = plain_leave(name, token, proposal, nodes, mark) if nodes else plain(name, token, mark)
-            reply = await self._transport.call(request, mark, tokens, until)
-            if type(reply) is ErrorReply:
-                reply = await self._refused(request, reply, mark, name, tokens, until)
-        else:
-            arguments = leaving(token, self._places.get(token, b""), proposal) + nodes
-            reply = await self._run(RELEASE, line_keys(name) + self._ballot.roll, arguments, name, (token,), within)
+        mark, tokens, sent_at, member = fresh_mark(), (token,), self._now(), b""
+        if token in self._places:
+            member = self._places[token]
+            self._places.leaves(token, sent_at)
+        request, until = release_request(name, token, member, proposal, self._ballot, mark), sent_at + within
+        reply = await self._transport.call(request, mark, tokens, until)
+        if type(reply) is ErrorReply:
+            reply = await self._refused(request, reply, mark, name, tokens, until)
         match reply:
             case [int(held), int(hindered), _]:
                 if hindered:
                     self._unchecked = True  # the next claim says why
-                self._left(token)
+                if member:
+                    self._places.left(token)
                 return held == 1
         raise nonsense(self.address, reply)
 
     async def undo(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.undo`. A token that waits is made to leave, though its claim was answered."""
         mark, until = fresh_mark(), self._now() + within
-        request = undoing(name, token, self._places.get(token, b""), self._ballot, mark)
+        request = undo_request(name, self._ballot, self._places.get(token, b""), token, mark)
         try:
             reply = await self._transport.follow(request, mark, token, within)
-            if reply is None and token in self._waiting:
+            if reply is None and token in self._places.told:
                 reply = await self._transport.call(request, mark, (token,), until)
             if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT":  # what it follows is over, so any connection will do
                 until = max(until, self._now() + 0.001)
@@ -268,220 +206,60 @@ class RedisBackend:
         """See `port.Line.hear`."""
         announced = []
         for one in await self._mailbox.hear(until):
-            asked_at, known = self._waiting.get(one.token, (-inf, 0))
+            asked_at, known = self._places.told.get(one.token, (-inf, 0))
             announced.append(one._replace(at=asked_at))
             # An old one says nothing: it stands in line again. Those of a quorum's nodes are hints, and it may stand there.
             if one.fence > known and not self._ballot.roll:
                 self._left(one.token)
         return announced
 
-    def elect(self, nodes: Sequence[str]) -> None:
-        """See `port.Member.elect`."""
-        self._ballot = ballot_of(nodes)
-        self._transport.side_by_side()
-
     async def hand_over(
         self, name: str, token: str, heir: Claim, before: int, within: float, proposal: int = 0
     ) -> Handed | Unmarked:
         """See `port.LineMember.hand_over`."""
-        place, sent_at = heir.place, self._now()
-        known = heir.token == token or token in self._places or heir.token in self._places
-        if place is None or known or proposal or self._ballot.roll:
-            return await self._hand_over(name, token, heir, before, within, proposal)
-        # The way of nearly all: the heir is new in line, and the other does not stand there. As below, with less ado.
-        member, mark, tokens, until = standing(heir.token, place), fresh_mark(), (heir.token, token), sent_at + within
-        request = plain_hand_over(name, token, heir, member, place.arrival, before, mark)
-        undo = self._undo(name, (token, b""), (heir.token, member))
-        self._places[heir.token] = member
+        own, mark, sent_at, to_itself = self._places.get(token, b""), fresh_mark(), self._now(), heir.token == token
+        spot, until = self._stand(heir), sent_at + within
+        if own and not to_itself:
+            self._places.leaves(token, sent_at)
+        request = hand_over_request(name, token, own, heir, spot, before, proposal, self._ballot, mark)
+        tokens = (token,) if to_itself else (heir.token, token)  # the heir first: its own may create something
+        undo = partial(undo_of_either, name, self._ballot, {token: own, heir.token: spot[0]})
         try:
             reply = await self._transport.call(request, mark, tokens, until, undo)
             if type(reply) is ErrorReply:
                 reply = await self._refused(request, reply, mark, name, tokens, until, undo)
-            if type(reply) is list and len(reply) == 4 and reply[0] == 2 and reply[2] == 0:
-                fence = reply[1]
-                if type(fence) is int:
-                    self._left(heir.token)
-                    return Handed(True, Granted(fence, given(heir.ttl)))
-            return self._handed(token, heir, reply, sent_at)
+            answer = self._claimed(heir, reply, sent_at, self._ballot)
         except BaseException as error:
             self._interrupted(heir.token, error, sent_at)
             raise
-
-    async def _hand_over(
-        self, name: str, token: str, heir: Claim, before: int, within: float, proposal: int
-    ) -> Handed | Unmarked:
-        own, sent_at = self._places.get(token, b""), self._now()
-        arguments = (*claiming(heir, proposal), *self._stand(heir), token.encode(), b"%d" % before, own)
-        arguments += self._ballot.nodes
-        member = self._places.get(heir.token, b"")
-        tokens = (heir.token, token) if heir.token != token else (token,)  # the heir first: its own may create something
-        undo = self._undo(name, (token, own), (heir.token, member))
-        try:
-            reply = await self._run(HAND_OVER, line_keys(name) + self._ballot.roll, arguments, name, tokens, within, undo)
-            return self._handed(token, heir, reply, sent_at)
-        except BaseException as error:
-            self._interrupted(heir.token, error, sent_at)
-            raise
-
-    def _handed(self, token: str, heir: Claim, reply: Reply, sent_at: float) -> Handed | Unmarked:
-        answer = self._claimed(heir, reply, sent_at)
-        if isinstance(answer, Unmarked):
-            return answer
-        if token != heir.token:
+        if not to_itself:
             self._left(token)
-        return Handed(isinstance(reply, list) and reply[0] in (2, 3), answer)
+        return answer if isinstance(answer, Unmarked) else Handed(isinstance(reply, list) and reply[0] in (2, 3), answer)
 
     async def retreat(self, claim: Claim, longest: float, within: float) -> int:
         """See `port.LineMember.retreat`."""
         name, token, sent_at = claim.name, claim.token, self._now()
         member, arrival, _ = self._stand(claim)
         arguments = (token.encode(), member, arrival, b"%d" % ms(longest), IDLE_COUNTER_MS)
-        undo = self._undo(name, (token, member))
+        undo = partial(undo_request, name, self._ballot, member)
         reply = await self._run(RETREAT, line_keys(name) + self._ballot.roll, arguments, name, (token,), within, undo)
         match reply:
             case [bytes(fence), _]:
                 known = number(fence) or 0
                 if member:
-                    self._waiting[token] = sent_at, known
+                    self._places.told[token] = sent_at, known
                 return known
         raise nonsense(self.address, reply)
 
-    def _stand(self, claim: Claim) -> tuple[bytes, bytes, bytes]:
+    def _stand(self, claim: Claim) -> Spot:
         """How a claim stands in line if it is refused, for claim.lua. A token that is there keeps to how it is there."""
         known, place = self._places.get(claim.token), claim.place
-        if place is not None and known is None:
-            self._places[claim.token] = member = standing(claim.token, place)
-            return member, b"%d" % place.arrival, b"0"
-        return known or b"", b"%d" % place.arrival if place is not None else b"", b"1" if known else b"0"
+        if place is None:
+            return known or b"", b"", b"1" if known else b"0"
+        member = known or place_of(claim.token, place)
+        self._places.stands(claim.token, member)
+        return member, b"%d" % place.arrival, b"1" if known else b"0"
 
     def _left(self, token: str) -> None:
-        """It stands in no line any more, or nobody will ask for it again."""
         if self._places:
-            self._places.pop(token, None)
-            self._waiting.pop(token, None)
-
-    def settled(self, token: str) -> bool:
-        """See `port.Backend.settled`. What follows a request of the same token goes down the same connection, if it can."""
-        return self._transport.settled(token)
-
-    async def inspect(self, name: str, within: float) -> Entry:
-        """See `port.Backend.inspect`."""
-        reply = await self._run(INSPECT, line_keys(name), (b"%d" % SHOWN,), name, (), within)
-        match reply:
-            case [int(held), int(left), bytes(owner), bytes(fence), int(waiters), [*line], _]:
-                entry = free(name)
-                if held:
-                    entry = Entry(name, True, text(owner), seconds(left), number(fence))
-                return entry._replace(waiting=queue(line), waiters=waiters)
-        raise nonsense(self.address, reply)
-
-    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
-        """See `port.Member.roll`."""
-        told = (b"%d" % mark, b"%d" % ms(window), *words_of_waits(waits))
-        reply = await self._run(ROLL, (ROLL_KEY, LOSS_KEY, WAITS_KEY), told, "", (), within)
-        match reply:
-            case [
-                int(there),
-                int(good),
-                *words,
-                int(held),
-                bytes(name),
-                bytes(loss),
-                bytes(run),
-                bytes(role),
-                bytes(policy),
-                [*noted],
-                _,
-            ] if len(words) == 6 or not there:
-                trouble = []
-                if role == b"slave":
-                    trouble.append("is a replica: it may vote for leases that its primary never heard of")
-                if policy not in (b"", b"noeviction"):
-                    trouble.append(f"may evict locks (maxmemory-policy {text(policy)}): set it to noeviction")
-                roll, state = roll_of(words) if there else None, text(loss)
-                replica, renewed = role == b"slave", text(name)
-                known, facts = waits_of(noted), tuple(trouble)
-                return Standing(roll, good == 1, held / 1000, state, text(run), replica, facts, renewed, known)
-        raise nonsense(self.address, reply)
-
-    async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
-        """See `port.Member.enroll`."""
-        fields = (*words_of(roll), loss.encode(), b"%d" % ms(roll.window))
-        reply = await self._run(ENROLL, (ROLL_KEY, LOSS_KEY), fields, "", (), within)
-        match reply:
-            case [int(ours), _]:
-                return ours == 1
-        raise nonsense(self.address, reply)
-
-    def keep(self, token: str) -> None:
-        """See `port.Member.keep`."""
-        self._transport.keep(token)
-
-    def drop(self, token: str) -> None:
-        """See `port.Member.drop`."""
-        self._left(token)
-        self._transport.drop(token)
-
-    def lag(self) -> float:
-        """See `port.Member.lag`."""
-        return self._transport.lag()
-
-    async def close(self) -> None:
-        """See `port.Backend.close`."""
-        await self._transport.close()
-
-    async def _run(
-        self,
-        script: Script,
-        keys: tuple[bytes, ...],
-        arguments: tuple[bytes, ...],
-        name: str,
-        tokens: tuple[str, ...],
-        within: float,
-        undo: Undo = None,
-    ) -> Reply:
-        until = self._now() + within
-        mark = fresh_mark()
-        request = script(keys, *arguments, mark)
-        reply = await self._transport.call(request, mark, tokens, until, undo)
-        return await self._refused(request, reply, mark, name, tokens, until, undo) if type(reply) is ErrorReply else reply
-
-    async def _refused(
-        self,
-        request: Request,
-        reply: Reply,
-        mark: bytes,
-        name: str,
-        tokens: tuple[str, ...],
-        until: float,
-        undo: Undo = None,
-    ) -> Reply:
-        """The reply to a request that the server has refused, if it is one that it will not refuse again; or raises."""
-        if isinstance(reply, ErrorReply) and reply.code == "NOSCRIPT":  # nothing was done: not a retry, a first try
-            until = max(until, self._now() + 0.001)
-            reply = await self._transport.call(request._replace(full=True), mark, tokens, until, undo)
-        if isinstance(reply, ErrorReply):
-            for token in tokens:
-                if token not in self._waiting:
-                    self._left(token)
-            raise refusal(self.address, await self._lacks(name, until) or reply if denied(reply) else reply, name)
-        return reply
-
-    async def _lacks(self, name: str, until: float) -> ErrorReply | None:
-        """All that this user lacks, once the server has refused it something: see preflight.lua. None: it cannot be told."""
-        mark = fresh_mark()
-        try:
-            # It names no keys: a user who lacks some could not even call it.
-            request = LOOK((), b"quorum" if self._ballot.roll else b"", *[b""] * 4, first_claim(name), mark)
-            reply = await self._transport.call(request, mark, (), until)
-        except Unavailable:
-            return None
-        return reply if isinstance(reply, ErrorReply) and reply.code == "LACKS" else None
-
-
-def _undo(name: str, ballot: Ballot, *tokens: tuple[str, bytes]) -> list[Request]:
-    return [undoing(name, token, member, ballot) for token, member in tokens]
-
-
-def _extended(lease: Renewal, said: int) -> Granted | Gone:
-    return Granted(said, given(lease.ttl)) if said >= 0 else Gone(taken=said != GONE)
+            self._places.left(token)

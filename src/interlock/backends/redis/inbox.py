@@ -21,7 +21,7 @@ from ...errors import Unavailable, UsageError
 from ...runtime import forks
 from .refusals import refusal
 from .resp import ErrorReply, Reply, bulk
-from .transport import Ear, Transport
+from .transport import Subscription, Transport
 
 PREFIX = "interlock:inbox:"
 SILENCE = 3.0  # seconds after which the peer is asked whether it is there
@@ -33,10 +33,12 @@ _ANNOUNCED = re.compile(_WHOLE % 15 + _WHOLE % 10 + rb"([^\n]{1,2048})\n([^\n]{1
 
 
 class Inbox:
-    """A channel and the ear that hears it."""
+    """A channel and the subscription that it is heard by."""
 
-    def __init__(self, ear: Ear, channel: str, patience: float, now: Callable[[], float], address: str) -> None:
-        self._ear = ear
+    def __init__(
+        self, subscription: Subscription, channel: str, patience: float, now: Callable[[], float], address: str
+    ) -> None:
+        self._subscription = subscription
         self._channel = channel.encode()
         self._patience = max(patience, PATIENCE)  # seconds for an answer
         self._now = now
@@ -46,8 +48,8 @@ class Inbox:
 
     async def subscribe(self, until: float) -> ErrorReply | None:
         """From here on nothing is missed. The error that the server answers instead. Raises Unavailable."""
-        await self._ear.say(b"*2\r\n" + bulk(b"SUBSCRIBE") + bulk(self._channel), until)
-        while replies := await self._ear.hear(until):
+        await self._subscription.say(b"*2\r\n" + bulk(b"SUBSCRIBE") + bulk(self._channel), until)
+        while replies := await self._subscription.hear(until):
             for reply in replies:
                 if isinstance(reply, ErrorReply) or reply == [b"subscribe", self._channel, 1]:
                     return reply if isinstance(reply, ErrorReply) else None
@@ -59,7 +61,7 @@ class Inbox:
         """See `port.Line.hear`."""
         while True:
             due = self._heard_at + SILENCE if self._asked_at is None else self._asked_at + self._patience
-            replies = await self._ear.hear(min(until, due))  # at least one look, however late it is
+            replies = await self._subscription.hear(min(until, due))  # at least one look, however late it is
             now = self._now()
             if replies:
                 self._heard_at, self._asked_at = now, None
@@ -69,13 +71,13 @@ class Inbox:
                 if self._asked_at is not None:
                     raise self._silent()
                 self._asked_at = now
-                await self._ear.say(PING, now + self._patience)
+                await self._subscription.say(PING, now + self._patience)
             if now >= until:
                 return []
 
     def close(self) -> None:
         """Nobody listens any more."""
-        self._ear.close()
+        self._subscription.close()
 
     def _announced(self, reply: Reply) -> Announced | None:
         match reply:
@@ -109,8 +111,8 @@ class Mailbox:
             if not self._channel:
                 self._channel = PREFIX + urandom(8).hex()
             until = self._now() + within
-            ear = await self._transport.listen(within)
-            inbox = Inbox(ear, self._channel, within, self._now, self._address)
+            subscription = await self._transport.subscribe(within)
+            inbox = Inbox(subscription, self._channel, within, self._now, self._address)
             try:
                 if (error := await inbox.subscribe(until)) is not None:
                     raise refusal(self._address, error, "")

@@ -1,4 +1,7 @@
-"""What goes to the scripts: keys, arguments, durations in milliseconds."""
+"""What goes to the scripts: keys, arguments, durations in milliseconds.
+
+Requests that matter for speed have a shorter way of being packed, to the same bytes. Which way it is, is decided here.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from math import ceil
 from typing import NamedTuple
 
 from ...core import fence as fences
-from ...core.claim import Claim, Place, Waiting
+from ...core.claim import Claim, Place
 from ...core.membership import digest, lineage, with_lineage
 from ...core.quorum import Roll
 from ...core.waits import Wait
@@ -52,16 +55,6 @@ def number(raw: bytes) -> int | None:
     return int(raw) if len(raw) <= 18 and raw.isdigit() else None
 
 
-def queue(line: Sequence[object]) -> tuple[Waiting, ...]:
-    """What inspect.lua tells of a line: public facts and microseconds, in turns. Anybody may have written to it."""
-    pairs = zip(line[::2], line[1::2], strict=False)
-    return tuple(
-        Waiting(text(who), (number(since) or 0) / 1e6)
-        for who, since in pairs
-        if isinstance(who, bytes) and isinstance(since, bytes)
-    )
-
-
 def lock_keys(name: str) -> tuple[bytes, ...]:
     """The lock and its counter. Names have no braces, so both hash to the same slot."""
     return name.encode(), fence_key(name)
@@ -77,7 +70,7 @@ def claiming(claim: Claim, proposal: int) -> tuple[bytes, ...]:
     return claim.token.encode(), b"%d" % ms(claim.ttl), IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal
 
 
-def standing(token: str, place: Place) -> bytes:
+def place_of(token: str, place: Place) -> bytes:
     """How a token stands in line."""
     return f"{token} {place.inbox} {max(ms(place.ttl), 1)}".encode()
 
@@ -136,12 +129,62 @@ def waits_of(words: Sequence[object]) -> tuple[Wait, ...]:
     )
 
 
-def undoing(name: str, token: str, member: bytes, ballot: Ballot, mark: bytes = b"-") -> Request:
-    """The request that takes back whatever the token may have."""
+# --- requests -----------------------------------------------------------------------------------------------------------
+
+Spot = tuple[bytes, bytes, bytes]
+"""How a claim stands in line if it is refused: how, since when, and b"1" if it stands there already."""
+
+
+def claim_request(claim: Claim, spot: Spot | None, proposal: int, ballot: Ballot, first: bool, mark: bytes) -> Request:
+    """A claim. `first`: it looks whether this user may do all that is needed, for which one with a spot has no room."""
+    name, token, ttl = claim[:3]
+    if spot is None and not first:
+        if ballot.roll:
+            return Request(CLAIM, 11, _vote(name, token, ttl, proposal, ballot.nodes) + bulk(mark))
+        key, word = name.encode(), token.encode()
+        size = len(key)
+        rest = size, key, size + 18, key, len(word), word, _packed_ttl(ttl), len(mark), mark
+        return Request(CLAIM, 9, _CLAIM % rest)
+    more = spot or (first_claim(name),)
+    keys = lock_keys(name) if spot is None else line_keys(name)
+    return CLAIM(keys + ballot.roll, *claiming(claim, proposal), *more, *ballot.nodes, mark)
+
+
+def release_request(name: str, token: str, member: bytes, proposal: int, ballot: Ballot, mark: bytes) -> Request:
+    """A release of a token that may stand in line as `member`."""
+    if not member:
+        if ballot.roll:
+            return Request(RELEASE, 12, _leave(name, token, proposal, ballot.nodes) + bulk(mark))
+        if not proposal:
+            key, word = name.encode(), token.encode()
+            size = len(key)
+            rest = size, key, size + 18, key, size + 17, key, len(word), word, len(mark), mark
+            return Request(RELEASE, 10, _RELEASE % rest)
+    return RELEASE(line_keys(name) + ballot.roll, *leaving(token, member, proposal), *ballot.nodes, mark)
+
+
+def hand_over_request(
+    name: str, token: str, own: bytes, heir: Claim, spot: Spot, before: int, proposal: int, ballot: Ballot, mark: bytes
+) -> Request:
+    """A hand-over by a token that may stand in line as `own`."""
+    member, arrival, known = spot
+    if own or not member or known == b"1" or heir.token == token or proposal or ballot.roll:
+        words = *claiming(heir, proposal), *spot, token.encode(), b"%d" % before, own, *ballot.nodes, mark
+        return HAND_OVER(line_keys(name) + ballot.roll, *words)
+    key, word, old, size, who = name.encode(), heir.token.encode(), token.encode(), len(name.encode()), b"%d" % before
+    keys = size, key, size + 18, key, size + 17, key
+    rest = len(word), word, _packed_ttl(heir.ttl), len(member), member, len(arrival), arrival
+    return Request(HAND_OVER, 16, _HAND_OVER % (*keys, *rest, len(old), old, len(who), who, len(mark), mark))
+
+
+def undo_request(name: str, ballot: Ballot, member: bytes, token: str, mark: bytes = b"-") -> Request:
+    """What takes back whatever the token may have, which may stand in line as `member`."""
     return RELEASE(line_keys(name) + ballot.roll, *leaving(token, member), *ballot.nodes, mark)
 
 
-# --- those that matter: a lock without waiters, and one that goes from hand to hand, packed with as few steps as can be --
+def undo_of_either(name: str, ballot: Ballot, members: dict[str, bytes], token: str) -> Request:
+    """`undo_request` for one of several tokens."""
+    return undo_request(name, ballot, members[token], token)
 
 
 def _packed(*words: bytes) -> bytes:
@@ -149,66 +192,27 @@ def _packed(*words: bytes) -> bytes:
 
 
 @lru_cache(64)
-def _packed_ttl(ttl: int) -> bytes:
-    return _packed(b"%d" % ttl, IDLE_COUNTER_MS, EPOCH_MS, b"0")
+def _packed_ttl(ttl: float) -> bytes:
+    return _packed(b"%d" % ms(ttl), IDLE_COUNTER_MS, EPOCH_MS, b"0")
 
 
 _WORD, _FENCE, _LINE = b"$%d\r\n%b\r\n", b"$%d\r\ninterlock:{%b}:fence\r\n", b"$%d\r\ninterlock:{%b}:line\r\n"
 _CLAIM = bulk(b"2") + _WORD + _FENCE + _WORD + b"%b" + _WORD
 _RELEASE = bulk(b"3") + _WORD + _FENCE + _LINE + _WORD + _packed(b"", IDLE_COUNTER_MS, EPOCH_MS, b"0") + _WORD
-
-
-def plain_claim(name: str, token: str, ttl: int, mark: bytes) -> Request:
-    """As `CLAIM(lock_keys(name), *claiming(...), mark)`, for a claim without a place."""
-    key, word = name.encode(), token.encode()
-    size = len(key)
-    rest = size, key, size + 18, key, len(word), word, _packed_ttl(ttl), len(mark), mark
-    return Request(CLAIM, 9, _CLAIM % rest)
-
-
-def plain_release(name: str, token: str, mark: bytes) -> Request:
-    """As `RELEASE(line_keys(name), *leaving(...), mark)`, for a token that stands in no line."""
-    key, word = name.encode(), token.encode()
-    size = len(key)
-    rest = size, key, size + 18, key, size + 17, key, len(word), word, len(mark), mark
-    return Request(RELEASE, 10, _RELEASE % rest)
-
-
 _HAND_OVER = bulk(b"3") + _WORD + _FENCE + _LINE + _WORD + b"%b" + 2 * _WORD + bulk(b"0") + 2 * _WORD + bulk(b"") + _WORD
 
 
-def plain_hand_over(name: str, token: str, heir: Claim, member: bytes, arrival: int, before: int, mark: bytes) -> Request:
-    """As `HAND_OVER(line_keys(name), *claiming(...), ...)`, by one that does not stand in line, to one that is new there."""
-    key, word, old, when = name.encode(), heir.token.encode(), token.encode(), b"%d" % arrival
-    size, who = len(key), b"%d" % before
-    keys = size, key, size + 18, key, size + 17, key
-    rest = len(word), word, _packed_ttl(ms(heir.ttl)), len(member), member, len(when), when
-    return Request(HAND_OVER, 16, _HAND_OVER % (*keys, *rest, len(old), old, len(who), who, len(mark), mark))
-
-
-# --- one question to many nodes is packed once: all but what is each node's own -----------------------------------------
+# One question to many nodes is packed once: all but what is each node's own.
 
 
 @lru_cache(8)
-def _voting(name: str, token: str, ttl: int, proposal: int, nodes: tuple[bytes, ...]) -> bytes:
-    words = b"3", *lock_keys(name), ROLL_KEY, token.encode(), b"%d" % ttl, IDLE_COUNTER_MS, EPOCH_MS, b"%d" % proposal, *nodes
-    return b"".join(map(bulk, words))
+def _vote(name: str, token: str, ttl: float, proposal: int, nodes: tuple[bytes, ...]) -> bytes:
+    return _packed(b"3", *lock_keys(name), ROLL_KEY, *claiming(Claim(name, token, ttl), proposal), *nodes)
 
 
 @lru_cache(8)
-def _leaving(name: str, token: str, proposal: int, nodes: tuple[bytes, ...]) -> bytes:
-    return b"".join(map(bulk, (b"4", *line_keys(name), ROLL_KEY, *leaving(token, b"", proposal), *nodes)))
-
-
-def plain_vote(claim: Claim, proposal: int, nodes: tuple[bytes, ...], mark: bytes) -> Request:
-    """As `CLAIM(lock_keys(name) + (ROLL_KEY,), *claiming(...), *nodes, mark)`, for a claim without a place."""
-    name, token, ttl = claim[:3]
-    return Request(CLAIM, 11, _voting(name, token, ms(ttl), proposal, nodes) + bulk(mark))
-
-
-def plain_leave(name: str, token: str, proposal: int, nodes: tuple[bytes, ...], mark: bytes) -> Request:
-    """As `RELEASE(line_keys(name) + (ROLL_KEY,), *leaving(...), *nodes, mark)`, for a token that stands in no line."""
-    return Request(RELEASE, 12, _leaving(name, token, proposal, nodes) + bulk(mark))
+def _leave(name: str, token: str, proposal: int, nodes: tuple[bytes, ...]) -> bytes:
+    return _packed(b"4", *line_keys(name), ROLL_KEY, *leaving(token, b"", proposal), *nodes)
 
 
 # ------------------------------------------------------------------------------------------------------------------------
@@ -219,6 +223,7 @@ def ms(ttl: float) -> int:
     return int(ttl * 1000 + 1e-6)  # 0.57 * 1000 is a little less than 570
 
 
+@lru_cache(64, typed=True)
 def given(ttl: float) -> float:
     """What the server makes of a duration. The very same object if it is the same: thousands of leases may have it."""
     rounded = ms(ttl) / 1000

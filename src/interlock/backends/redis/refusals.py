@@ -76,3 +76,14 @@ def nonsense(where: str, reply: Reply) -> InterlockError:
         backend=where,
         cause="error",
     )
+
+
+def silent(where: str) -> Unavailable:
+    """No reply in time."""
+    text = f"{where} did not answer in time: is it overloaded, frozen or cut off?"
+    return Unavailable(text, backend=where, cause="timeout")
+
+
+def broken(what: str, where: str, why: str) -> Unavailable:
+    """A connection (`what`) broke."""
+    return Unavailable(f"{what} to {where} broke{': ' if why else ''}{why}", backend=where, cause="closed")

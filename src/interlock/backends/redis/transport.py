@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from math import inf
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ...runtime.base import now
+from ..unanswered import Undo
 from .resp import Reply
 from .scripts import Request
 
-Undo = Callable[[], list[Request]] | None
-"""Makes the requests that take back what an unanswered one may have done."""
 
-
-class Astray:
-    """Tokens of which one request had no answer and a later one went down another connection, for as long as that matters."""
-
-    def __init__(self, lasts: float) -> None:
-        self._since: dict[str, float] = {}
-        self._lasts = lasts
-
-    def update(self, tokens: Iterable[str]) -> None:
-        """These, from now on."""
-        for token in tokens:
-            moment = now()
-            for other, since in list(self._since.items()):
-                if moment - since >= self._lasts:
-                    self._since.pop(other, None)
-            self._since[token] = moment
-
-    def __contains__(self, token: str) -> bool:
-        return bool(self._since) and now() - self._since.get(token, -inf) < self._lasts
-
-
-class Ear(Protocol):
+class Subscription(Protocol):
     """A connection of its own, on which things arrive that nobody asked for."""
 
     async def say(self, request: bytes, until: float) -> None:
@@ -50,8 +26,7 @@ class Ear(Protocol):
 class Transport(Protocol):
     """How bytes get to the node and back; one file per colour.
 
-    A request is *unanswered* from the moment its first byte may have left until its caller has the reply in hand, not merely
-    until the reply has arrived. It is so for each of its tokens: one or, when a lock is handed over, two.
+    Which requests are *unanswered*, and what follows from that, is the rule of `backends.unanswered`.
 
     A request carries a mark that its reply echoes. So a reply that some middlebox swallowed cannot make the next one pass for
     the answer to another question, and several tasks can share a connection without trusting that replies are complete.
@@ -60,8 +35,9 @@ class Transport(Protocol):
     age: int
     """Grows with a new connection: the node may be another one by now."""
 
-    def side_by_side(self) -> None:
-        """Other nodes are asked at the same time: they must not wait until this one has said hello."""
+    def elect(self, is_live: Callable[[str], bool]) -> None:
+        """Other nodes are asked at the same time from now on: they must not wait until this one is connected to. `is_live` says
+        whether a token has the lock: what it was not answered is not undone then, and its connection is kept."""
 
     async def call(self, request: Request, mark: bytes, tokens: Sequence[str], until: float, undo: Undo = None) -> Reply:
         """One request, one reply. Goes down the connection that still owes one of the tokens an answer, if there is one.
@@ -79,16 +55,10 @@ class Transport(Protocol):
     def settled(self, token: str) -> bool:
         """Whether all of the token went down one connection, or so long ago on another that it will not arrive any more."""
 
-    def keep(self, token: str) -> None:
-        """The token is alive: an unanswered request of it is not undone, and its connection is kept, until it is dropped."""
-
-    def drop(self, token: str) -> None:
-        """Nothing more will be asked for this token."""
-
     def lag(self) -> float:
         """For how many seconds the node has owed an answer to a request that was abandoned; 0 when it owes none."""
 
-    async def listen(self, within: float) -> Ear:
+    async def subscribe(self, within: float) -> Subscription:
         """A new connection to hear on. Raises Unavailable when there is none within `within` seconds."""
 
     async def close(self) -> None:

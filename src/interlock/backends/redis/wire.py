@@ -172,13 +172,13 @@ class Wire:
             raise ConnectionResetError(ECONNRESET, "the peer closed the connection")
         self._parser.feed(data)
 
-    def say_late(self, request: bytes) -> None:
+    def send_unawaited(self, request: bytes) -> None:
         """Send a request whose reply nobody waits for. Raises OSError when the peer is gone, or takes no more."""
         self.owed += 1
         if self._push(request):
             raise ConnectionResetError(ECONNRESET, "the peer takes no more")
 
-    def say_last(self, request: bytes) -> None:
+    def send_final(self, request: bytes) -> None:
         """Send what there is room for: the wire is closed behind it. Raises OSError when the peer is gone."""
         self._push(request)
 
@@ -206,8 +206,8 @@ def _identity(sock: Any) -> object:
     return None
 
 
-class Listener:
-    """See `transport.Ear`."""
+class BlockingSubscription:
+    """See `transport.Subscription`."""
 
     def __init__(self, wire: Wire, broken: Callable[[BaseException], Unavailable]) -> None:
         self._wire = wire
@@ -217,7 +217,7 @@ class Listener:
         self.closed = False
 
     async def say(self, request: bytes, until: float) -> None:
-        """See `Ear.say`."""
+        """See `Subscription.say`."""
         try:
             await self._wire.send(request, until)
         except (OSError, Late) as error:
@@ -226,7 +226,7 @@ class Listener:
             raise self._broken(error) from error
 
     async def hear(self, until: float) -> list[Reply]:
-        """See `Ear.hear`."""
+        """See `Subscription.hear`."""
         with self._guard:
             if self.closed:
                 raise self._broken(ConnectionResetError("it was closed"))
@@ -251,7 +251,7 @@ class Listener:
                 self._wire.close()
 
     def close(self) -> None:
-        """See `Ear.close`. Whoever hears at this moment is woken, and closes it."""
+        """See `Subscription.close`. Whoever hears at this moment is woken, and closes it."""
         with self._guard:
             self.closed = True
             if self._hearing:

@@ -1,8 +1,9 @@
-"""The port over a store: which requests still owe an answer, and the words for a gate that stayed shut.
+"""The port over a store: which requests have no answer, and the words for a gate that stayed shut.
 
 Invariants
-- A request is owed from before it is handed over until its caller has the answer in hand. A cancellation or a signal in
-  between leaves it owed, however far the store got; `undo` then releases by token, on the same path.
+- A request is unanswered until its caller has the answer in hand (`backends.unanswered`). A cancellation or a signal leaves it
+  so, however far the store got; `undo` then releases by token, on the same path. There is one path, which does not break:
+  calls run in the order of their handing over. So whatever is answered later settles it.
 - `Shut` and UsageError are answers in that sense: nothing was asked of the file.
 """
 
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from itertools import count
 from typing import Any, Protocol, TypeVar
 
 from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked
@@ -18,9 +18,11 @@ from ...core.quorum import Roll
 from ...core.waits import Wait
 from ...errors import Unavailable, UsageError
 from ...runtime import forks
-from ...runtime.base import by_a_handler
+from ...runtime.base import by_a_handler, now
 from ...runtime.ending import rest_at_exit
+from ..in_line import InLine
 from ..port import Capabilities, Standing
+from ..unanswered import Unanswered
 from . import faults
 from .entrance import CLOSED
 from .gate import Budget, Shut
@@ -59,6 +61,12 @@ class Transport(Protocol):
         """
 
 
+class Path:
+    """The one way to the file, as the ledger's connection."""
+
+    dead = False
+
+
 class SqliteBackend:
     """Locks in an SQLite file, between the processes of one machine."""
 
@@ -69,9 +77,9 @@ class SqliteBackend:
         self._store = store
         self._transport = transport
         self._inbox = inbox
-        self._owed: dict[int, str] = {}  # request number: token; a second token has the complement of the number
-        self._waiting: set[str] = set()  # tokens that were told that they stand in line
-        self._numbers = count()
+        self._path = Path()
+        self._ledger: Unanswered[Path] = Unanswered()
+        self._places: InLine[bool] = InLine()  # tokens that were told that they stand in line
         self._closed = False
         self._settled = False
         forks.guard(self)
@@ -100,8 +108,8 @@ class SqliteBackend:
 
     def claim(self, claim: Claim, within: float) -> Coroutine[Any, Any, Granted | Refused]:
         """See `port.Backend.claim`."""
-        asked = self._ask(claim.token, within, self._store.claim, (claim,))
-        return asked if claim.place is None and claim.token not in self._waiting else self._in_line(claim, asked)
+        asked = self._ask((claim.token,), within, self._store.claim, (claim,))
+        return asked if claim.place is None and claim.token not in self._places else self._in_line(claim, asked)
 
     async def _in_line(self, claim: Claim, asked: Coroutine[Any, Any, T]) -> T:
         answer = await asked
@@ -110,76 +118,78 @@ class SqliteBackend:
 
     def _stands(self, claim: Claim, answer: object) -> None:
         if isinstance(answer, Granted):
-            self._waiting.discard(claim.token)
+            self._places.left(claim.token)
         elif claim.place is not None and not isinstance(answer, Unmarked):
-            self._waiting.add(claim.token)
+            self._places.stands(claim.token, True)
 
     def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Coroutine[Any, Any, Granted | Gone]:
         """See `port.Backend.extend`."""
-        # No token: an extension without an answer is not undone, and would be on record for ever.
-        return self._ask("", within, self._store.extend, (Renewal(name, token, ttl, fence),))
+        # No token: nothing has to follow an extension without an answer. Nor a renewal.
+        return self._ask((), within, self._store.extend, (Renewal(name, token, ttl, fence),))
 
     def renew(self, leases: Sequence[Renewal], within: float) -> Coroutine[Any, Any, list[Granted | Gone]]:
         """See `port.Backend.renew`."""
-        return self._ask("", within, self._store.renew, (leases,))
+        return self._ask((), within, self._store.renew, (leases,))
 
     def release(self, name: str, token: str, within: float, proposal: int = 0) -> Coroutine[Any, Any, bool]:
         """See `port.Member.release`."""
-        self._waiting.discard(token)
+        self._places.left(token)
         verb = partial(self._store.release, proposal=proposal) if proposal else self._store.release
-        return self._ask(token, within, verb, (name, token))
+        return self._ask((token,), within, verb, (name, token))
 
     async def undo(self, name: str, token: str, within: float) -> bool:
         """See `port.Backend.undo`. A token that waits is made to leave, though its claim was answered.
 
         Runs to its end even if the caller is cancelled meanwhile.
         """
-        owed = [number for number, whose in list(self._owed.items()) if whose == token]
-        if not owed and token not in self._waiting:
+        earlier = self._ledger.earlier((token,))
+        if not earlier and token not in self._places:
             return False
-        self._waiting.discard(token)
+        self._places.left(token)
         if self._closed:
             raise UsageError(CLOSED)
         try:
             await self._transport.run(self._store.release, (name, token), within, True)
         except Shut as shut:
             raise self._unavailable(within, shut, "a claim that got through stays until it expires") from None
-        for number in owed:
-            self._owed.pop(number, None)
+        self._ledger.answered(earlier, self._path)
         return True
 
     def vote(self, claim: Claim, proposal: int, within: float) -> Coroutine[Any, Any, Granted | Refused | Unmarked]:
         """See `port.Member.vote`."""
-        asked = self._ask(claim.token, within, self._store.vote, (claim, proposal))
-        return asked if claim.place is None and claim.token not in self._waiting else self._in_line(claim, asked)
+        asked = self._ask((claim.token,), within, self._store.vote, (claim, proposal))
+        return asked if claim.place is None and claim.token not in self._places else self._in_line(claim, asked)
 
     async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
         """See `port.Member.roll`. Waits are not noted here."""
-        roll, held, loss = await self._ask("", within, self._store.roll, (mark, window))
+        roll, held, loss = await self._ask((), within, self._store.roll, (mark, window))
         return Standing(roll, roll is not None, held, loss, identity=self._store.identity)
 
     def enroll(self, roll: Roll, loss: str, within: float) -> Coroutine[Any, Any, bool]:
         """See `port.Member.enroll`."""
-        return self._ask("", within, self._store.enroll, (roll, loss))
+        return self._ask((), within, self._store.enroll, (roll, loss))
 
-    def elect(self, nodes: Sequence[str]) -> None:
-        """See `port.Member.elect`."""
+    def elect(self, nodes: Sequence[str], is_live: Callable[[str], bool]) -> None:
+        """See `port.Member.elect`. Nothing is undone here unless it is asked for."""
         self._store.nodes = "\n".join(nodes)
+        self._ledger.is_live = is_live
 
     async def hand_over(
         self, name: str, token: str, heir: Claim, before: int, within: float, proposal: int = 0
     ) -> Handed | Unmarked:
         """See `port.LineMember.hand_over`. It is owed for both tokens."""
         verb = partial(self._store.hand_over, proposal=proposal) if proposal else self._store.hand_over
-        handed = await self._ask(heir.token, within, verb, (name, token, heir, before), token)
+        tokens = (heir.token, token) if heir.token != token else (token,)
+        handed = await self._ask(tokens, within, verb, (name, token, heir, before))
+        if token != heir.token:
+            self._places.left(token)  # who hands over stands in no line
         if isinstance(handed, Handed):
-            self._waiting.discard(token)  # whoever hands over stands in no line
             self._stands(heir, handed.heir)
         return handed
 
     def retreat(self, claim: Claim, longest: float, within: float) -> Coroutine[Any, Any, int]:
         """See `port.LineMember.retreat`."""
-        return self._in_line(claim, self._ask(claim.token, within, self._store.retreat, (claim, longest)))
+        return self._in_line(claim, self._ask((claim.token,), within, self._store.retreat, (claim, longest)))
 
     async def open_inbox(self, within: float) -> str:
         """See `port.Line.open_inbox`. No file is touched; it waits for its turn so that one is opened, and closed at last."""
@@ -203,21 +213,15 @@ class SqliteBackend:
         if self._closed:
             raise UsageError(CLOSED)
         heard = await self._inbox.hear(until, self.address)
-        self._waiting.difference_update(announced.token for announced in heard)
+        for announced in heard:
+            self._places.left(announced.token)
         return heard
-
-    def keep(self, token: str) -> None:
-        """See `port.Member.keep`. Nothing is undone here unless it is asked for."""
-
-    def drop(self, token: str) -> None:
-        """See `port.Member.drop`."""
-        self._waiting.discard(token)
-        for number, whose in list(self._owed.items()):
-            if whose == token:
-                self._owed.pop(number, None)
 
     def lag(self) -> float:
         """See `port.Member.lag`. The file answers within its bound, or says that it cannot."""
+        if self._places or self._ledger.records:
+            self._places.prune(now(), self._ledger.is_live)
+            self._prune()
         return 0.0
 
     def settled(self, token: str) -> bool:
@@ -245,36 +249,39 @@ class SqliteBackend:
         self._inbox.close()
         self._store.close()
 
-    async def _ask(self, token: str, within: float, verb: Callable[..., T], args: tuple[Any, ...], other: str = "") -> T:
+    async def _ask(self, tokens: tuple[str, ...], within: float, verb: Callable[..., T], args: tuple[Any, ...]) -> T:
         if self._closed:
             raise UsageError(CLOSED)
-        number = next(self._numbers)
-        if token:  # else nothing has to follow it
-            self._owed[number] = token
-        if other:
-            self._owed[~number] = other
+        earlier = self._ledger.earlier(tokens) if self._ledger.records else ()
         try:
             answer = await self._transport.run(verb, args, within, False)
-        except Shut as shut:
-            self._answered(number)
-            raise self._unavailable(within, shut, "nothing was written") from None
-        except UsageError:
-            self._answered(number)
+        except BaseException as error:
+            try:
+                self._unanswered(tokens, error)
+            except BaseException:  # a signal's handler has raised in the midst of that
+                self._unanswered(tokens, error)
+                raise
+            if isinstance(error, Shut):
+                raise self._unavailable(within, error, "nothing was written") from None
             raise
-        except Unavailable as error:
-            if isinstance(error.__cause__, OSError | RuntimeError):  # the file could not even be opened: that is an answer too
-                self._answered(number)
-            raise
-        self._owed.pop(number, None)
-        if other:
-            self._owed.pop(~number, None)
+        if earlier:
+            self._ledger.answered(earlier, self._path)
+            self._prune()
         if not self._settled:
             self._settle()
         return answer
 
-    def _answered(self, number: int) -> None:
-        self._owed.pop(number, None)
-        self._owed.pop(~number, None)
+    def _unanswered(self, tokens: Sequence[str], error: BaseException) -> None:
+        """Put down what `error` has left without an answer. Harmless when repeated."""
+        if isinstance(error, Shut | UsageError):
+            return
+        if isinstance(error, Unavailable) and isinstance(error.__cause__, OSError | RuntimeError):
+            return  # the file could not even be opened: that is an answer too
+        self._prune()
+        self._ledger.owes(tokens, self._path, None, now())
+
+    def _prune(self) -> None:
+        self._ledger.prune(now(), lambda path: False)
 
     def _settle(self) -> None:
         self.address = self._store.address  # the first verb may have found that the default place is another one

@@ -1,4 +1,4 @@
-"""The verbs over one SQLite file, synchronous. The only place that knows the queries.
+"""The verbs over one SQLite file, synchronous. Only this file, `node` and `line` know the queries.
 
 Invariants
 - Every verb is one transaction, inside the gate, in a file that is still at its path.
@@ -7,7 +7,7 @@ Invariants
 - Whoever is served in line is told after the commit, so nobody hears of a grant that is not in the file.
 - `Shut` means that nothing was asked of the file. Any other error, and any interruption, ends in a rollback.
 
-Used by one thread at a time; the transports see to that. A little long because it is all the queries.
+Used by one thread at a time; the transports see to that.
 """
 
 from __future__ import annotations
@@ -19,23 +19,16 @@ from typing import Any
 from ...core import fence as fences
 from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked, free
 from ...core.fence import MAX_FENCE
-from ...core.membership import lineage, with_lineage
-from ...core.quorum import Roll
 from ...core.token import alias_of, owner_of
 from ...errors import UsageError
 from . import faults, inbox, line
-from .database import Database, Execute, size_of
-from .entrance import Entrance, whole
+from .database import Execute, size_of
+from .entrance import whole
 from .gate import Budget
+from .node import GOOD, LOOK, USED, StoreNode
 from .sweep import STEP, Walk, walked
 
 # No RETURNING anywhere: SQLite builds a temporary table for it, which costs more than the statement itself.
-LOOK = """
-    SELECT clock.boot, clock.counter, clock.horizon, clock.low, clock.hand_name, clock.hand_arrival,
-           EXISTS (SELECT 1 FROM line WHERE name = ?), entries.arrival, entries.token, entries.fence, entries.expires
-    FROM clock LEFT JOIN entries ON entries.name = ?
-    WHERE clock.id = 1
-"""
 HOLDER = "SELECT arrival, token, fence, expires FROM entries WHERE name = ?"
 NOBODY: tuple[Any, ...] = (None, None, None, None)  # what HOLDER finds where there is none
 COUNT = "UPDATE clock SET counter = ? WHERE id = 1"
@@ -46,18 +39,12 @@ RELEASE = """
     DELETE FROM entries WHERE name = ? AND token = ? AND expires > ? AND NOT EXISTS (SELECT 1 FROM line WHERE name = ?)
 """
 NOTE = "UPDATE clock SET horizon = min(horizon, ?), low = min(low, ?) WHERE id = 1"
-ROLL = "SELECT nodes, high, seed, closed, used, window, lineage, since FROM roll WHERE id = 1"
-GOOD = "SELECT seed FROM roll WHERE id = 1 AND nodes = ? AND NOT closed"
-USED = "UPDATE roll SET used = 1 WHERE NOT used"
-LOSS = "SELECT mark FROM loss WHERE id = 1"
 NEXT = "SELECT name, arrival, expires FROM entries WHERE (name, arrival) > (?, ?) ORDER BY name, arrival LIMIT ?"
 SWEPT = "UPDATE clock SET horizon = ?, low = ?, hand_name = ?, hand_arrival = ? WHERE id = 1"
 
 
-class Store(Entrance):
-    """The leases in one file. With `nodes`, one a line, it is a node of the quorum of these: see `port.LineMember`."""
-
-    nodes = ""
+class Store(StoreNode):
+    """The leases in one file."""
 
     # The verbs; see `port.Backend` for what they mean. Each raises Shut, Unavailable or UsageError. They are written flat on
     # purpose: a lock costs forty microseconds here, and ten of them would go into handing arguments down.
@@ -215,9 +202,6 @@ class Store(Entrance):
         execute("COMMIT")
         return int(counter)
 
-    def _forgetful(self, execute: Execute) -> bool:
-        return bool(self.nodes) and execute(GOOD, (self.nodes,)).fetchone() is None
-
     def _vacate(
         self,
         execute: Execute,
@@ -266,64 +250,6 @@ class Store(Entrance):
         held = arrival is not None and expires > now
         entry = Entry(name, True, owner_of(holder), expires - now, fence) if held else free(name)
         return entry._replace(waiting=waiting, waiters=waiters)
-
-    @whole
-    def roll(self, mark: bool, window: float, budget: Budget) -> tuple[Roll | None, float, str]:
-        """The roll of the file, for how long a lease in it may last, and which state or loss of the roll that is."""
-        database = self._enter(budget)
-        execute = database.execute
-        self._begin(database, budget, "")
-        if mark and execute(ROLL).fetchone() is None:
-            execute("INSERT OR IGNORE INTO loss (id, mark) VALUES (1, hex(randomblob(8)))")
-        execute("UPDATE roll SET window = ? WHERE window < ?", (window, window))
-        roll, stamp = self._stand(execute)
-        ends, served = execute("SELECT (SELECT max(expires) FROM entries), (SELECT max(ttl) FROM line)").fetchone()
-        execute("COMMIT")
-        if roll is not None and roll.closed:
-            served = None  # nobody is
-        return roll, max(ends - self._now() if ends is not None else 0.0, served or 0.0, 0.0), stamp
-
-    def _stand(self, execute: Execute) -> tuple[Roll | None, str]:
-        """The roll, and what names the state that the file is in: see `port.Standing.loss`."""
-        row = execute(ROLL).fetchone()
-        if row is None:
-            loss = execute(LOSS).fetchone()
-            return None, "" if loss is None else loss[0]
-        nodes, high, seed, closed, used, window, more, since = row
-        if used:
-            high = max(high, execute("SELECT counter FROM clock WHERE id = 1").fetchone()[0])
-        roll = with_lineage(Roll(tuple(nodes.splitlines()), high, seed, bool(closed), window), more)
-        return roll, f"{since} {roll.unused}"
-
-    @whole
-    def enroll(self, roll: Roll, loss: str, budget: Budget) -> bool:
-        """Give the file this roll, unless it is in another state by now."""
-        database = self._enter(budget)
-        execute = database.execute
-        self._begin(database, budget, "")
-        before, stamp = self._stand(execute)
-        if not loss or stamp != loss:
-            execute("ROLLBACK")
-            return False
-        before = before or roll
-        high, window = max(roll.high, before.high), max(roll.window, before.window)
-        execute("DELETE FROM loss")
-        execute(
-            "INSERT OR REPLACE INTO roll (id, nodes, high, seed, closed, used, window, lineage, since) "
-            "VALUES (1, ?, ?, ?, ?, ?, ?, ?, ? || '.' || hex(randomblob(8)))",
-            ("\n".join(roll.nodes), high, roll.seed, roll.closed, high > 0, window, lineage(roll), database.inode),
-        )
-        execute("UPDATE clock SET counter = max(counter, ?) WHERE id = 1", (roll.seed,))
-        execute("COMMIT")
-        return True
-
-    def _begin(self, database: Database, budget: Budget, name: str) -> tuple[Any, ...]:
-        """Start a transaction that nobody can get between. The row of LOOK."""
-        self._patiently(database, budget, "BEGIN IMMEDIATE", ())
-        row: tuple[Any, ...] = database.execute(LOOK, (name, name)).fetchone()
-        if row[0] != database.boot:
-            raise faults.two_clocks(self.address)
-        return row
 
     def _sweep(self, execute: Execute, walk: Walk, now: float) -> None:
         rows = execute(NEXT, (walk.hand_name, walk.hand_arrival, STEP)).fetchall()

@@ -13,13 +13,13 @@ from ...backends import electorate
 from ...backends.memory import MemoryBackend
 from ...backends.port import Standing
 from ...backends.quorum import QuorumBackend
+from ...backends.unanswered import Unanswered
 from ...core.lease import Hold
 from ...core.quorum import Quarantine, Roll
 from ...core.waits import Wait
 from ...flow import wait
 from ...flow.site import Site
 from .node import Node
-from .path import Path
 
 Patch = tuple[object, str, Any]
 
@@ -46,7 +46,7 @@ def _no_window() -> list[Patch]:
 
 
 def _undo_of_the_living() -> list[Patch]:
-    return [(Path, "keep", lambda self, token: None)]
+    return [(Unanswered, "kept", lambda self: set())]
 
 
 def _silence_is_loss() -> list[Patch]:
@@ -79,7 +79,7 @@ def _token_used_again() -> list[Patch]:
 
 
 def _overtaken_on_its_way() -> list[Patch]:
-    return [(Path, "_retired", lambda self, wire: None)]
+    return [(Unanswered, "on_way", lambda self, tokens, connection, now: None)]
 
 
 BY_HAND: dict[str, Callable[[], list[Patch]]] = {

@@ -6,16 +6,18 @@ from collections.abc import Callable, Coroutine, Sequence
 from math import inf
 from typing import Any
 
+from ...backends.in_line import InLine
 from ...backends.port import Capabilities, Standing
+from ...backends.unanswered import Undo
 from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked
 from ...core.quorum import Roll
 from ...core.waits import Wait
 from ...errors import Unavailable
 from .kernel import Struck
 from .node import Request
-from .path import Path, Undo
+from .path import Path
 from .runtime import SimRuntime
-from .wire import Ear, Link
+from .wire import Link, Subscription
 
 SILENCE = 3.0  # seconds after which an inbox asks whether the node is there, as in `backends.redis.inbox`
 
@@ -33,12 +35,12 @@ class SimMember:
         self._node, self._now, self._promised = link.node, runtime.now, runtime.promised
         self._may_strike = runtime.may_strike
         self._inbox = f"{link.process.name}@{link.node.address}{number}"
-        self._ear: Ear | None = None
+        self._subscription: Subscription | None = None
         self._patience = self._heard_at = 0.0
         self._asked_at: float | None = None
         self._elected = False
-        self._places: set[str] = set()  # tokens that may stand in line, from before that is sent until they are out
-        self._waiting: dict[str, float] = {}  # tokens that were told that they stand there, and when that was asked
+        self._places: InLine[bool] = InLine()
+        self._is_live: Callable[[str], bool] = lambda token: False
 
     def claim(self, claim: Claim, within: float) -> Coroutine[Any, Any, Granted | Refused]:
         """See `port.Backend.claim`."""
@@ -69,27 +71,24 @@ class SimMember:
     def _interrupted(self, token: str, error: BaseException, sent_at: float) -> None:
         """As in `backends.redis.backend`."""
         if token in self._places and isinstance(error, Struck):
-            self._waiting.setdefault(token, sent_at)
+            self._places.told.setdefault(token, (sent_at, 0))
 
     def _stand(self, claim: Claim) -> None:
         if claim.place is not None:
-            self._places.add(claim.token)
+            self._places.stands(claim.token, True)
 
     def _told(self, claim: Claim, answer: object, sent_at: float) -> None:
         if isinstance(answer, Granted):
             self._left(claim.token)
         elif isinstance(answer, Refused) and claim.token in self._places:
-            self._waiting[claim.token] = sent_at
+            self._places.told[claim.token] = sent_at, 0
 
     def _left(self, token: str) -> None:
-        self._places.discard(token)
-        self._waiting.pop(token, None)
+        self._places.left(token)
 
     def _undo(self, name: str, *tokens: str) -> Undo:
-        places = [token in self._places for token in tokens]  # as it is now
-        return lambda: [
-            self.path.request("release", (name, token, in_line, 0)) for token, in_line in zip(tokens, places, strict=True)
-        ]
+        in_line = {token: token in self._places for token in tokens}  # as it is now
+        return lambda token: self.path.request("release", (name, token, in_line[token], 0))
 
     async def extend(self, name: str, token: str, ttl: float, within: float, fence: int = 0) -> Granted | Gone:
         """See `port.Backend.extend`."""
@@ -104,6 +103,7 @@ class SimMember:
     async def release(self, name: str, token: str, within: float, proposal: int = 0) -> bool:
         """See `port.Member.release`."""
         args = name, token, token in self._places, proposal
+        self._places.leaves(token, self._now())
         held: bool = await self._call("release", args, (token,), within)
         self._left(token)
         return held
@@ -115,7 +115,7 @@ class SimMember:
             self._may_strike()
             reply = await self.path.follow("release", args, token, within)
             self._may_strike()
-            if reply is None and token in self._waiting:
+            if reply is None and token in self._places.told:
                 reply = await self.path.call("release", args, (token,), within)
         finally:
             self._left(token)
@@ -123,10 +123,12 @@ class SimMember:
 
     # --- the line -------------------------------------------------------------------------------------------------------
 
-    def elect(self, nodes: Sequence[str]) -> None:
+    def elect(self, nodes: Sequence[str], is_live: Callable[[str], bool]) -> None:
         """See `port.Member.elect`."""
         self._elected = True
         self._node.elect(nodes)
+        self._is_live = is_live
+        self.path.elect(is_live)
 
     async def hand_over(
         self, name: str, token: str, heir: Claim, before: int, within: float, proposal: int = 0
@@ -136,6 +138,7 @@ class SimMember:
         self._stand(heir)
         if heir.token != token:
             self._promised(heir.token)
+            self._places.leaves(token, self._now())
         tokens = (heir.token, token) if heir.token != token else (token,)
         undo = self._undo(name, token, heir.token)
         try:
@@ -147,8 +150,8 @@ class SimMember:
             raise
         if isinstance(answer, Handed):
             self._told(heir, answer.heir, sent_at)
-            if token != heir.token:
-                self._left(token)
+        if token != heir.token:
+            self._left(token)
         return answer
 
     async def retreat(self, claim: Claim, longest: float, within: float) -> int:
@@ -158,29 +161,29 @@ class SimMember:
         undo = self._undo(claim.name, claim.token)
         fence: int = await self._call("retreat", (claim, longest), (claim.token,), within, undo)
         if claim.token in self._places:
-            self._waiting[claim.token] = sent_at
+            self._places.told[claim.token] = sent_at, 0
         return fence
 
     async def open_inbox(self, within: float) -> str:
         """See `port.Line.open_inbox`."""
-        if self._ear is None:
+        if self._subscription is None:
             until = self._now() + within
-            ear = await self.path.listen(self._inbox, within)
+            subscription = await self.path.subscribe(self._inbox, within)
             self._patience = max(until - self._now(), 0.001)
-            self._replace(ear)
+            self._replace(subscription)
         return self._inbox
 
-    def _replace(self, ear: Ear) -> None:
-        before, self._ear, self._heard_at, self._asked_at = self._ear, ear, self._now(), None
+    def _replace(self, subscription: Subscription) -> None:
+        before, self._subscription, self._heard_at, self._asked_at = self._subscription, subscription, self._now(), None
         if before is not None:  # two opened it at once
             before.close()
 
     async def hear(self, until: float) -> Sequence[Announced]:
         """See `port.Line.hear`. A node that is silent is asked whether it is there."""
-        ear = self._ear
-        while ear is not None:
+        subscription = self._subscription
+        while subscription is not None:
             due = self._heard_at + SILENCE if self._asked_at is None else self._asked_at + self._patience
-            heard = await ear.hear(min(until, due))
+            heard = await subscription.hear(min(until, due))
             now = self._now()
             if heard is None or (not heard and now >= due and self._asked_at is not None):
                 break
@@ -193,17 +196,17 @@ class SimMember:
                     return announced
             elif now >= due:
                 self._asked_at = now
-                ear.send(Request(0, "hello"))
+                subscription.send(Request(0, "hello"))
             if now >= until:
                 return []
-        if ear is not None:
-            ear.close()
-            self._ear = None if self._ear is ear else self._ear
+        if subscription is not None:
+            subscription.close()
+            self._subscription = None if self._subscription is subscription else self._subscription
         raise Unavailable("the inbox broke", backend=self.address, cause="closed")
 
     def dated(self, announced: Announced) -> Announced:
         """With a moment of our clock in place of the node's, as in `backends.redis.backend`."""
-        return announced._replace(at=self._waiting.get(announced.token, -inf))
+        return announced._replace(at=self._places.told.get(announced.token, (-inf, 0))[0])
 
     # --- the rest -------------------------------------------------------------------------------------------------------
 
@@ -226,17 +229,9 @@ class SimMember:
         taken: bool = await self.path.call("enroll", (roll, loss), (), within)
         return taken
 
-    def keep(self, token: str) -> None:
-        """See `port.Member.keep`."""
-        self.path.keep(token)
-
-    def drop(self, token: str) -> None:
-        """See `port.Member.drop`."""
-        self._left(token)
-        self.path.drop(token)
-
     def lag(self) -> float:
         """See `port.Member.lag`."""
+        self._places.prune(self._now(), self._is_live)
         return self.path.lag()
 
     async def close(self) -> None:

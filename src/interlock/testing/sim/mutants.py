@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any, NamedTuple
 
-from ...backends import electorate
+from ...backends import electorate, unanswered
 from ...backends.memory import Memory, MemoryBackend
 from ...backends.port import Standing
 from ...backends.quorum import QuorumBackend
+from ...backends.unanswered import Unanswered
 from ...core import lease, quorum, renewal
 from ...core.claim import Gone, Granted, Renewal
 from ...core.lease import Hold
@@ -124,10 +125,15 @@ def _retry() -> list[Patch]:
 
 
 def _new_socket() -> list[Patch]:
-    def forget(self: Path, token: str) -> None:
-        """Which connection it went down."""
+    return [(Unanswered, "paths", lambda self, tokens: [])]
 
-    return [(Path, "_owed_on", forget)]
+
+def _not_put_down() -> list[Patch]:
+    return [(Unanswered, "owes", lambda self, *_: None)]
+
+
+def _forgotten_at_once() -> list[Patch]:
+    return [(unanswered, "OVERDUE", 0.0)]
 
 
 def _renew_after_deadline() -> list[Patch]:
@@ -265,6 +271,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "retry": Mutant("a claim without an answer is sent again", _retry, ("delay",)),
     "new-socket": Mutant("the undo takes a new connection", _new_socket, ("delay",)),
+    "not-put-down": Mutant("a request that is abandoned is not put down", _not_put_down, ("cancel",), 1),
+    "forgotten-at-once": Mutant("what has no answer is forgotten at once", _forgotten_at_once, ("delay",)),
     "renew-after-deadline": Mutant("renewal goes on after the deadline", _renew_after_deadline, ("pause", "freeze")),
     "write-only-fence": Mutant("the resource checks the fence on writes only", _write_only_fence, ("pause", "jump")),
     "ungated-restart": Mutant("a node without its memory votes at once", _ungated_restart, ("amnesia",)),

@@ -1,26 +1,20 @@
-"""How requests get from a process to a simulated node and back: the rules of the Redis transport, without bytes.
+"""How requests get from a process to a simulated node and back: `backends.redis.aio` without bytes.
 
-As in `backends.redis.aio`: a request is unanswered until its caller has the answer in hand; what follows it goes down the same
-connection, or, if that is dead and it creates nothing, a new one; a connection on which a reply is overdue is retired, and
-closed once nobody needs it.
-What a living token (`keep`) has not been answered is not undone, and its connection is kept.
+What must follow what is decided by the ledger that ships (`backends.unanswered`). As in `aio`, a connection on which a reply is
+late is retired, and closed once nobody needs it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
 from typing import Any
 
+from ...backends.unanswered import Unanswered, Undo
 from ...errors import Unavailable, UsageError
 from .kernel import Future
 from .node import Request
 from .runtime import SimRuntime
-from .wire import BROKEN, LATE, Ear, Link, Wire
-
-OVERDUE = 5.0
-
-Undo = Callable[[], list[Request]] | None
+from .wire import BROKEN, LATE, Link, Subscription, Wire
 
 
 class Path:
@@ -29,39 +23,41 @@ class Path:
     def __init__(self, link: Link, runtime: SimRuntime) -> None:
         self.link, self._runtime = link, runtime
         self._wire: Wire | None = None
-        self._owing: dict[str, tuple[Wire, Undo, float]] = {}
-        self._living: set[str] = set()  # only ever asked for members: no order comes of it
-        self._astray: dict[str, float] = {}  # see `backends.redis.transport.Astray`
+        self._retired: list[Wire] = []
+        self.ledger: Unanswered[Wire] = Unanswered()
         self._connecting = self._closed = False
         self._queue: list[Future] = []
         self._mark = 0
-        self._ears: list[Ear] = []
+        self._subscriptions: list[Subscription] = []
+
+    def elect(self, is_live: Callable[[str], bool]) -> None:
+        """See `Transport.elect`."""
+        self.ledger.is_live = is_live
 
     async def call(self, verb: str, args: tuple[Any, ...], tokens: Sequence[str], within: float, undo: Undo = None) -> Any:
         """See `Transport.call`."""
         self._enter()
         until = self._runtime.now() + within
-        before = [(token, self._owing[token]) for token in tokens if token in self._owing] if self._owing else ()
-        if self._owing and undo is not None and tokens:
-            self._overtakes_nothing(tokens[0])
-        wire = (self._owed_on(tokens) if self._owing else self._at_hand()) or await self.take(until, tokens)
-        for token, owing in before:
-            if owing[0] is not wire:
-                self._astray[token] = self._runtime.now()
+        ledger, now = self.ledger, self._runtime.now
+        earlier = ledger.earlier(tokens) if ledger.records else ()
+        if earlier and undo is not None and ledger.barred(tokens, now()):
+            raise self._unavailable("closed")
+        wire = (self._path(tokens) if ledger.records else self._at_hand()) or await self.take(until, tokens)
+        ledger.sends(earlier, wire, now())
         reply = await self.exchange(wire, verb, args, tokens, until, undo)
-        for token, owing in before:
-            if (owing[0] is wire or owing[1] is None) and self._owing.get(token) is owing:
-                self._forget(token)
+        if earlier:
+            ledger.answered(earlier, wire)
+            self._sweep()
         return reply
 
     async def follow(self, verb: str, args: tuple[Any, ...], token: str, within: float) -> Any:
         """See `Transport.follow`. None: nothing is unanswered."""
         self._enter()
         until = self._runtime.now() + within
-        if token not in self._owing:
+        if token not in self.ledger.records:
             return None
         try:
-            wire = self._owed_on((token,))
+            wire = self._path((token,))
             if wire is not None:
                 try:
                     return await self.exchange(wire, verb, args, (token,), until, None)
@@ -70,50 +66,38 @@ class Path:
                         raise
             return await self.exchange(await self.take(until), verb, args, (token,), until, None)
         finally:
-            self._forget(token)
+            self.ledger.forget(token)
+            self._sweep()
 
     def settled(self, token: str) -> bool:
         """See `Transport.settled`."""
-        return self._runtime.now() - self._astray.get(token, -inf) >= OVERDUE
-
-    def keep(self, token: str) -> None:
-        """See `Transport.keep`."""
-        self._living.add(token)
-
-    def drop(self, token: str) -> None:
-        """See `Transport.drop`."""
-        self._living.discard(token)
-        self._forget(token)
-
-    def _forget(self, token: str) -> None:
-        if (owing := self._owing.pop(token, None)) is not None:
-            self._sweep(owing[0])
+        return self.ledger.settled(token, self._runtime.now())
 
     def lag(self) -> float:
         """See `Transport.lag`."""
         return self._wire.lag() if self._wire is not None else 0.0
 
-    async def listen(self, inbox: str, within: float) -> Ear:
-        """See `Transport.listen`."""
+    async def subscribe(self, inbox: str, within: float) -> Subscription:
+        """See `Transport.subscribe`."""
         self._enter()
         until = self._runtime.now() + within
-        ear = Ear(self.link, self._runtime)
+        subscription = Subscription(self.link, self._runtime)
         try:
-            await self._first(ear, Request(0, "listen", (inbox,)), until)
+            await self._first(subscription, Request(0, "listen", (inbox,)), until)
         except BaseException:
-            ear.close()
+            subscription.close()
             raise
-        self._ears.append(ear)
-        return ear
+        self._subscriptions.append(subscription)
+        return subscription
 
     async def close(self) -> None:
         """See `Transport.close`."""
         self._closed = True
-        for wire in {id(wire): wire for wire in (self._wire, *self._ears, *(w for w, *_ in self._owing.values()))}.values():
+        for wire in (self._wire, *self._subscriptions, *self._retired):
             if wire is not None:
                 wire.close()
         self._wire = None
-        self._owing.clear()
+        self.ledger = Unanswered()
 
     def _enter(self) -> None:
         if self._closed:
@@ -127,15 +111,17 @@ class Path:
     def _at_hand(self) -> Wire | None:
         """What `take` gives without waiting for anything, when nothing is owed."""
         wire = self._wire
-        return wire if wire is not None and not wire.dead and not self._connecting and wire.lag() <= OVERDUE else None
+        return (
+            wire if wire is not None and not wire.dead and not self._connecting and wire.lag() <= self.ledger.overdue else None
+        )
 
     async def take(self, until: float, tokens: Sequence[str] = ()) -> Wire:
         """The shared connection, opened if need be. Raises Unavailable: then nothing was sent."""
-        if self._owing:
-            self._prune(self._runtime.now())
-        if self._wire is not None and self._wire.lag() > OVERDUE:
+        if self.ledger.records:
+            self._prune()
+        if self._wire is not None and self._wire.lag() > self.ledger.overdue:
             self._give_up(self._wire)
-            if (wire := self._owed_on(tokens)) is not None:  # somebody waits there for an answer to one of them
+            if (wire := self._path(tokens)) is not None:  # somebody waits there for an answer to one of them
                 return wire
         while self._connecting:  # somebody else is at it
             turn = Future()
@@ -144,7 +130,7 @@ class Path:
             if await turn == LATE:
                 raise self._unavailable("timeout")
         if self._wire is None or self._wire.dead:
-            self._connecting, wire = True, Wire(self.link)
+            self._connecting, wire = True, Wire(self.link, self.ledger.arrived)
             try:
                 await self._first(wire, Request(0, "hello"), until)
             except BaseException:
@@ -173,81 +159,55 @@ class Path:
         self._mark = mark = self._mark + 1
         future = wire.send(Request(mark, verb, args), tokens)
         if wire is not self._wire:
-            self._retired(wire)
+            self._note_on_way(wire)
         self._runtime.alarm(until, future, LATE)
         try:
             reply = await future
             if reply is BROKEN:
                 raise self._unavailable("closed")
             if reply is LATE:
-                if wire is self._wire:
-                    self._wire = None
-                    self._retired(wire)
+                self._retire(wire)
                 raise self._unavailable("timeout")
         except BaseException:
-            for token in tokens:
-                before = self._owing.get(token)
-                if undo is None and before is not None and before[0].dead and before[1] is not None:
-                    continue
-                self._owing.pop(token, None)
-                self._owing[token] = wire, undo, self._runtime.now()
-                if before is not None and before[0] is not wire:
-                    self._sweep(before[0])
+            self.ledger.owes(tokens, wire, undo, self._runtime.now(), future)
             raise
         finally:
             wire.users -= 1
             if wire is not self._wire:
-                self._sweep(wire)
+                self._sweep()
         return reply
 
     def _unavailable(self, cause: str) -> Unavailable:
         where = self.link.node.address
         return Unavailable(f"{where}: {cause}", backend=where, cause=cause)
 
-    def _overtakes_nothing(self, token: str) -> None:
-        wire, undo, since = self._owing.get(token, (None, None, 0.0))
-        if wire is not None and wire.dead and undo is not None and self._runtime.now() - since < OVERDUE:
-            raise self._unavailable("closed")
+    def _path(self, tokens: Sequence[str]) -> Wire | None:
+        paths = self.ledger.paths(tokens)
+        return paths[0] if paths else None
 
-    def _owed_on(self, tokens: Sequence[str]) -> Wire | None:
-        for token in tokens:
-            owing = self._owing.get(token)
-            if owing is not None and not owing[0].dead:
-                return owing[0]
-        return None
-
-    def _prune(self, now: float) -> None:
-        for token, owing in list(self._owing.items()):
-            wire, _, since = owing
-            if now - since < OVERDUE:
-                return
-            if self._lives(wire):
-                continue
-            if wire.lag() > OVERDUE:
-                self._give_up(wire)
-            if self._owing.get(token) is owing:
-                self._forget(token)
-
-    def _sweep(self, wire: Wire) -> None:
-        if wire is self._wire or wire.dead or wire.users:
-            return
-        if all(other is not wire for other, *_ in self._owing.values()):
-            wire.close()
-
-    def _give_up(self, wire: Wire) -> None:
+    def _retire(self, wire: Wire) -> None:
         if wire is self._wire:
             self._wire = None
-            self._retired(wire)
-        if not wire.users and not self._lives(wire):
-            undos = {token: undo for token, (other, undo, _) in self._owing.items() if other is wire and undo is not None}
-            wire.close([request for undo in undos.values() for request in undo()])
-            for token, undo in undos.items():
-                del self._owing[token]
-                self._owing[token] = wire, undo, self._runtime.now()
+            self._retired.append(wire)
+            self._note_on_way(wire)
 
-    def _retired(self, wire: Wire) -> None:
-        for token in wire.on_way():
-            self._owing.setdefault(token, (wire, None, self._runtime.now()))
+    def _note_on_way(self, wire: Wire) -> None:
+        self.ledger.on_way(wire.on_way(), wire, self._runtime.now())
 
-    def _lives(self, wire: Wire) -> bool:
-        return not wire.dead and any(other is wire and token in self._living for token, (other, *_) in self._owing.items())
+    def _prune(self) -> None:
+        overdue = self.ledger.overdue
+        for wire in self.ledger.prune(self._runtime.now(), lambda wire: wire.lag() > overdue):
+            self._give_up(wire)
+        self._sweep()
+
+    def _give_up(self, wire: Wire) -> None:
+        self._retire(wire)
+        if not wire.users and (undos := self.ledger.give_up(wire, self._runtime.now())) is not None:
+            wire.close(undos)
+
+    def _sweep(self) -> None:
+        if self._retired:
+            needed = self.ledger.needed()
+            for wire in [wire for wire in self._retired if wire.dead or not (wire.users or wire in needed)]:
+                self._retired.remove(wire)
+                wire.close()

@@ -11,7 +11,7 @@ What can happen to a message, and what it stands for
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappush
 from typing import Any, Final
 
@@ -68,8 +68,9 @@ class Link:
 class Wire:
     """One connection, both ends of it."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, late: Callable[[Sequence[str], object], None] = lambda tokens, future: None) -> None:
         self._link, self._kernel = link, link.network.kernel
+        self.late = late  # told of a reply that nobody waits for any more
         self._era: int | None = None
         self._waiting: deque[tuple[int, Future, float, Sequence[str]]] = deque()
         self._last_request = self._last_reply = 0.0  # when the one before arrives
@@ -130,8 +131,10 @@ class Wire:
             self.pushed(value)
             return
         while self._waiting:
-            expected, future, _, _ = self._waiting.popleft()
+            expected, future, _, tokens = self._waiting.popleft()
             if expected == mark:
+                if future.done:
+                    self.late(tokens, future)
                 future.settle(value)
                 return
             future.settle(BROKEN)
@@ -234,7 +237,7 @@ class Wire:
             self._reply((request.mark, answer))
 
 
-class Ear(Wire):
+class Subscription(Wire):
     """A connection on which things are heard."""
 
     def __init__(self, link: Link, runtime: SimRuntime) -> None:
