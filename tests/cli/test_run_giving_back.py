@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import select
 import signal
 import subprocess
@@ -143,6 +144,24 @@ def test_many_signals_at_one_who_waits_leave_no_place_in_the_line(url: str) -> N
                 bombard(job, pause)
                 assert job.end()[0] in (143, -signal.SIGTERM), "a shell calls both of them 143"
             assert waiters(url) == 0
+
+
+def test_signals_that_come_fast_and_at_random_leave_no_place_in_the_line(valkey_node: Node) -> None:
+    """The class of the test above: on 0ff027a one run in eight left a place, and only if the gaps were this short."""
+    with Holder(valkey_node.url, "job"):
+        for _ in range(16):
+            with Background("job", "--url", valkey_node.url, "--", "true") as job:
+                until(lambda: waiters(valkey_node.url) == 1, "it to stand in line")
+                time.sleep(random.random() * 0.3)
+                gap = random.choice((0.0001, 0.0003, 0.0006, 0.001, 0.002))
+                for _ in range(random.choice((2, 3, 6, 12))):
+                    with suppress(ProcessLookupError):
+                        job.send(signal.SIGTERM)
+                    moment = time.perf_counter() + gap * random.random() * 2
+                    while time.perf_counter() < moment:
+                        pass
+                assert job.end()[0] in (143, -signal.SIGTERM)
+            assert waiters(valkey_node.url) == 0
 
 
 def test_signals_while_it_leaves_the_line_change_nothing(valkey_node: Node, fault_proxy: Callable[[Node], FaultProxy]) -> None:
