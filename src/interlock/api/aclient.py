@@ -1,7 +1,4 @@
-"""The asyncio face: AsyncClient, AsyncLock, AsyncLease. `client` is its twin; a test keeps them alike.
-
-A little long because it says all that its twin says, and stops the bodies of blocks as well.
-"""
+"""The asyncio face: AsyncClient, AsyncLock, AsyncLease. `client` is its twin; a test keeps them alike."""
 
 from __future__ import annotations
 

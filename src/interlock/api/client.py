@@ -1,7 +1,4 @@
-"""The blocking face: Client, Lock, Lease. `aclient` is its twin; a test keeps them alike.
-
-A little long because it says all that its twin says.
-"""
+"""The blocking face: Client, Lock, Lease. `aclient` is its twin; a test keeps them alike."""
 
 from __future__ import annotations
 
