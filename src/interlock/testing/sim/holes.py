@@ -20,7 +20,6 @@ from ...core.waits import Wait
 from ...flow import wait
 from ...flow.site import Site
 from .node import Node
-from .path import Path
 
 Patch = tuple[object, str, Any]
 
@@ -47,7 +46,7 @@ def _no_window() -> list[Patch]:
 
 
 def _undo_of_the_living() -> list[Patch]:
-    return [(Path, "elect", lambda self, is_live: None)]  # its ledger is not told who lives
+    return [(Unanswered, "lives", lambda self, token: False)]
 
 
 def _silence_is_loss() -> list[Patch]:
