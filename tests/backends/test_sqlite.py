@@ -1465,3 +1465,15 @@ def test_a_trap_in_the_temporary_directory_is_refused(trap: str, bare: Path, mon
         used()
     assert caught.value.cause == "error"
     assert "INTERLOCK_URL" in str(caught.value)
+
+
+def test_a_child_starts_with_nothing_unanswered(path: Path, make: Make) -> None:
+    """What the parent asked is the parent's to undo; and a lock that a thread of the parent had is nobody's in the child."""
+    client = make()
+    client.claim("x", token())
+    owe(client.backend, token())
+    pid = os.fork()
+    if pid == 0:
+        os._exit(1 if client.backend._ledger.records else 0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert list(client.backend._ledger.records) == [token()]

@@ -117,6 +117,15 @@ def test_a_reply_that_nobody_waits_for_settles_what_created_nothing(ledger: Unan
     assert list(ledger.records) == ["b", "c"], "b asked again since, and c may have to be taken back"
 
 
+def test_outside_of_a_quorum_an_undo_may_follow_whatever_came_late() -> None:
+    """It says whether the release was done, which the caller was not told."""
+    ledger, wire, key = Unanswered[Wire](), Wire(), object()
+    ledger.owes(("a",), wire, None, 0.0, key)
+    ledger.arrived(("a",), key)
+    ledger.dealt_with(wire)
+    assert state(ledger, "a") is State.DEALT_WITH
+
+
 # --- what an answer settles -----------------------------------------------------------------------------------------------
 
 

@@ -22,15 +22,15 @@ Transitions
 |---------------------|-----------------------------------------------------------------------------------------------|
 | none → OWED         | `owes`, `on_way`                                                                              |
 | OWED → OWED         | `owes`: a later request of the token on the same connection; the undo of the first is kept    |
-| OWED → DEALT_WITH   | `dealt_with`, if it has an undo; else → none, as by `arrived`                                 |
+| OWED → DEALT_WITH   | `dealt_with`                                                                                  |
 | OWED → BROKEN       | the connection dies                                                                           |
 | OWED → GIVEN_UP     | `give_up`, then the transport sends the undos and closes                                      |
-| any → none          | `answered`, `forget`, `prune`                                                                 |
+| any → none          | `answered`, `forget`, `prune`; on a quorum `dealt_with` and `arrived`, if it created nothing  |
 
 Interleavings and where each is handled
 - the reply is lost: OWED. The undo, or the release, goes down the same connection (`paths`), so it cannot overtake
 - the reply is late: the transport finds it (`dealt_with`, `arrived`). What created something stays on record: the caller never
-  got the answer, and will take it back. What created nothing (a release to the slowest node of a quorum) is over
+  got the answer, and will take it back. On a quorum, what created nothing (a release to the slowest node) is over
 - the connection broke: BROKEN. What takes back may go elsewhere; what creates something may not (`barred`), or it would be
   told that it has what the late request, or its undo, takes away
 - nobody follows, and no reply comes for OVERDUE seconds: `prune` names the connection, `give_up` says which undos are the last
@@ -114,8 +114,8 @@ class Record(Generic[C]):
 class Unanswered(Generic[C]):
     """The ledger of one node. `records`, by token, stand in the order in which they are to be looked at."""
 
-    def __init__(self, is_live: Callable[[str], bool] = lambda token: False) -> None:
-        self.is_live = is_live
+    def __init__(self, is_live: Callable[[str], bool] | None = None) -> None:
+        self.is_live = is_live  # None: the node is none of a quorum
         self.records: OrderedDict[str, Record[C]] = OrderedDict()
         self.guard = RLock()  # threads share the ledger. Never held while waiting; a signal's handler may come back in
         self.overdue = OVERDUE
@@ -180,12 +180,12 @@ class Unanswered(Generic[C]):
                     self.records[token] = Record(connection, None, now, now + self.overdue)
 
     def dealt_with(self, connection: C) -> None:
-        """Every reply that was owed on this connection has come in. What created nothing is over by that."""
+        """Every reply that was owed on this connection has come in."""
         with self.guard:
             for token, record in list(self.records.items()):
                 if record.connection is connection:
                     record.connection = None
-                    if record.undo is None:
+                    if self._over(record):
                         self.forget(token)
 
     def arrived(self, tokens: Sequence[str], key: object) -> None:
@@ -193,14 +193,22 @@ class Unanswered(Generic[C]):
         with self.guard:
             for token in tokens:
                 record = self.records.get(token)
-                if record is not None and record.key is key and record.undo is None:
+                if record is not None and record.key is key and self._over(record):
                     self.forget(token)
+
+    def _over(self, record: Record[C]) -> bool:
+        """Whether nothing follows it once its reply is there: a quorum takes back what created something, and nothing else."""
+        return record.undo is None and self.is_live is not None
 
     def forget(self, token: str) -> Record[C] | None:
         """Nothing has to follow this token's requests any more. What was on record."""
         return self.records.pop(token, None)
 
     # --- when nothing comes ---------------------------------------------------------------------------------------------
+
+    def lives(self, token: str) -> bool:
+        """Whether the token has the lock: see `port.Member.elect`."""
+        return self.is_live is not None and self.is_live(token)
 
     def needed(self) -> set[C]:
         """The connections that something may have to follow on. Any other may be closed."""
@@ -209,7 +217,7 @@ class Unanswered(Generic[C]):
     def kept(self) -> set[C]:
         """The open connections that living tokens need: a release has to go down them."""
         some = [(token, record.connection) for token, record in list(self.records.items())]
-        return {conn for token, conn in some if conn is not None and not conn.dead and self.is_live(token)}
+        return {conn for token, conn in some if conn is not None and not conn.dead and self.lives(token)}
 
     def prune(self, now: float, overdue: Callable[[C], bool]) -> list[C]:
         """Forget what is long over. The connections to give up on: those on which replies are `overdue`, as the transport says.
@@ -226,7 +234,7 @@ class Unanswered(Generic[C]):
                     break
                 connection = record.connection
                 if connection is not None and not connection.dead:
-                    lives = self.is_live(token)
+                    lives = self.lives(token)
                     if lives or overdue(connection):
                         record.due = now + self.overdue
                         self.records.move_to_end(token)

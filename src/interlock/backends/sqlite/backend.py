@@ -83,7 +83,12 @@ class SqliteBackend:
         self._closed = False
         self._settled = False
         forks.guard(self)
+        forks.watch(self)
         rest_at_exit(self)
+
+    def disown(self) -> None:
+        """See `forks`. What the parent asked is the parent's to undo."""
+        self._ledger = Unanswered(self._ledger.is_live)
 
     def suspend(self, within: float) -> bool:
         """See `forks`. The file is closed; the next verb opens it again, in the parent and in the child."""
@@ -220,7 +225,7 @@ class SqliteBackend:
     def lag(self) -> float:
         """See `port.Member.lag`. The file answers within its bound, or says that it cannot."""
         if self._places or self._ledger.records:
-            self._places.prune(now(), self._ledger.is_live)
+            self._places.prune(now(), self._ledger.lives)
             self._prune()
         return 0.0
 

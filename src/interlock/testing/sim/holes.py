@@ -46,7 +46,7 @@ def _no_window() -> list[Patch]:
 
 
 def _undo_of_the_living() -> list[Patch]:
-    return [(Unanswered, "kept", lambda self: set())]
+    return [(Unanswered, "lives", lambda self, token: False)]
 
 
 def _silence_is_loss() -> list[Patch]:
