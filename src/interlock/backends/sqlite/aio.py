@@ -27,7 +27,7 @@ CLOSE_PATIENCE = 5.0
 
 
 class AsyncioTransport:
-    """See `backend.Transport`. The worker starts with the first request and ends with `close`."""
+    """See `transport.Transport`. The worker starts with the first request and ends with `close`."""
 
     def __init__(self, address: Callable[[], str]) -> None:
         self._address = address
@@ -41,7 +41,7 @@ class AsyncioTransport:
         self._worker, self._turn = None, Lock()
 
     async def run(self, verb: Callable[..., T], args: tuple[Any, ...], within: float, clean_up: bool) -> T:
-        """See `backend.Transport.run`."""
+        """See `transport.Transport.run`."""
         budget = Budget(within)
         job = self._hand_over(_clean_up if clean_up else _request, verb, args, budget)
         answer: asyncio.Future[T] = asyncio.wrap_future(job)
@@ -84,21 +84,21 @@ class AsyncioTransport:
             return work(*args)
 
     def pause(self, within: float) -> bool:
-        """See `backend.Transport.pause`."""
+        """See `transport.Transport.pause`."""
         return self._turn.acquire(timeout=within)
 
     def go_on(self) -> None:
-        """See `backend.Transport.go_on`."""
+        """See `transport.Transport.go_on`."""
         self._turn.release()
 
     def retire(self, last: Callable[[], None], within: float) -> None:
-        """See `backend.Transport.retire`. Nothing new begins: the interpreter has stopped all workers of its pools."""
+        """See `transport.Transport.retire`. Nothing new begins: the interpreter has stopped all workers of its pools."""
         if self.pause(within):
             last()
             self.go_on()
 
     async def close(self, last: Callable[[], None]) -> None:
-        """See `backend.Transport.close`. Waits for requests that were handed over before; a cancellation waits as well."""
+        """See `transport.Transport.close`. Waits for requests that were handed over before; a cancellation waits as well."""
         if self._worker is None:
             last()  # nothing was ever opened, or not by this process
             self._closed = True

@@ -26,7 +26,7 @@ CLOSE_PATIENCE = 5.0
 
 
 class BlockingTransport:
-    """See `backend.Transport`. The caller's own thread does the work."""
+    """See `transport.Transport`. The caller's own thread does the work."""
 
     def __init__(self) -> None:
         self._turn = RLock()
@@ -39,7 +39,7 @@ class BlockingTransport:
         self._turn, self._inside = RLock(), False
 
     async def run(self, verb: Callable[..., T], args: tuple[Any, ...], within: float, clean_up: bool) -> T:
-        """See `backend.Transport.run`. A disk that hangs cannot be bounded here: the kernel does not let the thread go."""
+        """See `transport.Transport.run`. A disk that hangs cannot be bounded here: the kernel does not let the thread go."""
         budget = Budget(within)
         mine = False
         try:
@@ -63,7 +63,7 @@ class BlockingTransport:
                 pass
 
     def pause(self, within: float) -> bool:
-        """See `backend.Transport.pause`."""
+        """See `transport.Transport.pause`."""
         if not self._turn.acquire(timeout=within):
             return False
         if self._inside:  # a signal handler or finaliser forks
@@ -72,17 +72,17 @@ class BlockingTransport:
         return True
 
     def go_on(self) -> None:
-        """See `backend.Transport.go_on`."""
+        """See `transport.Transport.go_on`."""
         self._end()
         self._turn.release()
 
     def retire(self, last: Callable[[], None], within: float) -> None:
-        """See `backend.Transport.retire`. The turn is kept, by a thread that may take it again."""
+        """See `transport.Transport.retire`. The turn is kept, by a thread that may take it again."""
         if self.pause(within):
             last()
 
     async def close(self, last: Callable[[], None]) -> None:
-        """See `backend.Transport.close`. Waits for a verb of another thread that is under way."""
+        """See `transport.Transport.close`. Waits for a verb of another thread that is under way."""
         self._last = last
         try:
             if self._turn.acquire(timeout=CLOSE_PATIENCE) and not self._inside:

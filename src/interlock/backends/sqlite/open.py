@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ...runtime.base import Runtime
 from ..port import Backend
-from .backend import SqliteBackend, Transport
+from .backend import SqliteBackend
 from .inbox import Inbox
 from .place import Place, parse
 from .store import Store
+from .transport import Transport
 
 
 def open_sqlite(url: str, runtime: Runtime) -> Backend:
