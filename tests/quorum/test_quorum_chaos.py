@@ -296,15 +296,15 @@ def test_without_the_gate_two_holders_appear(three: list[Node], monkeypatch: pyt
         return await self.claim(claim, within)
 
     async def at_once(self: Any, within: float) -> None:
-        self._open_yet = True
+        self._markers.opened = True
 
     monkeypatch.setattr(RedisBackend, "vote", ungated)
 
     async def no_window(self: Any, within: float, until: float) -> None:
         self.window = within
 
-    monkeypatch.setattr("interlock.backends.electorate.Electorate.prepare", at_once)
-    monkeypatch.setattr("interlock.backends.electorate.Electorate.allow", no_window)
+    monkeypatch.setattr("interlock.backends.quorum.readmission.Readmission.prepare", at_once)
+    monkeypatch.setattr("interlock.backends.quorum.markers.Markers.allow", no_window)
     overlaps = 0
     for turn in range(6):
         away, victim = turn % 3, three[(turn + 1) % 3]

@@ -19,7 +19,8 @@ from typing import Any, cast
 import pytest
 
 import interlock
-from interlock.backends.quorum_line import QuorumLine
+from interlock.backends.quorum import QuorumBackend
+from interlock.backends.quorum.ticket import Ticket
 from interlock.backends.registry import open_backend
 from interlock.core.claim import Announced, Claim, Granted, Place, Refused
 from interlock.runtime.base import now
@@ -29,7 +30,7 @@ from interlock.testing.conformance import backend_of, met
 from interlock.testing.faces import Kit, run_body
 
 from ..flow.test_waiting import eventually, finish, start, waiting
-from .conftest import all_ears, holders, urls
+from .conftest import all_ears, holders, members_of, none_under_way, urls
 
 PATIENCE = 60.0
 
@@ -130,8 +131,7 @@ def test_many_waiters_in_several_clients_are_all_served(five: list[Node], colour
         assert nothing_left(five)
         for client in clients:
             assert not client._site.gate._doors
-            assert not client._site.backend._seats
-            assert not client._site.backend._pending
+            assert none_under_way(client._site.backend)
 
     run_body(body, urls(five), colour)
 
@@ -271,7 +271,7 @@ def test_who_gives_up_leaves_every_line(five: list[Node], colour: str) -> None:
             with pytest.raises(interlock.AcquireTimeout):
                 await client.lock("x").acquire(timeout=0.05)
         assert [line(node) for node in five] == [0] * 5
-        assert not client._site.backend._seats
+        assert none_under_way(client._site.backend)
         job = start(kit, inside.work(kit, other, "other"))
         await all_in_line(kit, five, 1)
         await lease.release()
@@ -304,7 +304,7 @@ def test_cancelled_at_the_moment_of_the_release(five: list[Node]) -> None:
                 await release
                 for one in (client, other):
                     assert not one._site.gate._doors
-                    assert not one._site.backend._seats
+                    assert none_under_way(one._site.backend)
             async with holder.lock("x", ttl=20, timeout=PATIENCE):
                 pass
 
@@ -465,7 +465,7 @@ def test_a_hand_over_that_most_nodes_call_a_mistake_leaves_no_heir_on_the_others
         await finish(job)
         assert "counter" in str(refused[0])
         await eventually(kit, lambda: holders(three, "x") == [])
-        assert not backend_of(client)._seats  # type: ignore[attr-defined]
+        assert none_under_way(backend_of(client))
 
     run_body(body, urls(three), colour)
 
@@ -498,10 +498,10 @@ class Desk:
     def __init__(self) -> None:
         base = uuid.uuid4().hex
         self._urls = [f"memory://{base}-{n}" for n in range(3)]
-        self.backends: list[QuorumLine] = []
+        self.backends: list[QuorumBackend] = []
 
-    def client(self) -> QuorumLine:
-        self.backends.append(cast(QuorumLine, open_backend(self._urls, BlockingRuntime())))
+    def client(self) -> QuorumBackend:
+        self.backends.append(cast(QuorumBackend, open_backend(self._urls, BlockingRuntime())))
         return self.backends[-1]
 
     def close(self) -> None:
@@ -520,11 +520,17 @@ def token(letter: str) -> str:
     return f"{letter:0>32}~host:1"
 
 
-def ticket(client: QuorumLine, letter: str, arrival: int) -> Claim:
+def ticket(client: QuorumBackend, letter: str, arrival: int) -> Claim:
     return Claim("x", token(letter), 20.0, Place(arrival, run(client.open_inbox(5.0)), 3.0))
 
 
-def hear(client: QuorumLine, seconds: float = 0.1) -> list[Announced]:
+def ticket_of(client: QuorumBackend, claim: Claim) -> Ticket:
+    found = client.tickets.get(claim.token)
+    assert found is not None
+    return found
+
+
+def hear(client: QuorumBackend, seconds: float = 0.1) -> list[Announced]:
     return list(run(client.hear(now() + seconds)))
 
 
@@ -533,10 +539,10 @@ def test_a_minority_is_a_hint_and_a_quorum_is_a_grant(desk: Desk) -> None:
     granted = run(holder.claim(Claim("x", token("h"), 20.0), 5.0))
     claim = ticket(waiter, "w", 1)
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)
-    run(holder._members[0].release("x", token("h"), 5.0))
+    run(holder.nodes[0].member.release("x", token("h"), 5.0))
     assert hear(waiter) == [Announced("x", claim.token, 0, 0.0, -inf)], "after a moment"
-    run(holder._members[1].release("x", token("h"), 5.0))
-    run(holder._members[2].release("x", token("h"), 5.0))
+    run(holder.nodes[1].member.release("x", token("h"), 5.0))
+    run(holder.nodes[2].member.release("x", token("h"), 5.0))
     (announced,) = hear(waiter)
     assert (announced.token, announced.fence, announced.ttl) == (claim.token, granted.fence + 1, 3.0)
     assert run(waiter.release("x", claim.token, 5.0)) is True
@@ -547,10 +553,10 @@ def test_what_was_announced_before_it_was_given_back_does_not_count(desk: Desk) 
     run(holder.claim(Claim("x", token("h"), 20.0), 5.0))
     claim = ticket(waiter, "w", 1)
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)
-    run(holder._members[0].release("x", token("h"), 5.0))  # announced, and not heard yet
+    run(holder.nodes[0].member.release("x", token("h"), 5.0))  # announced, and not heard yet
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)  # the others are held, so it gives this one back
-    assert run(holder._members[0].inspect("x", 5.0)).held is False
-    run(holder._members[1].release("x", token("h"), 5.0))
+    assert run(holder.nodes[0].inspect("x", 5.0)).held is False
+    run(holder.nodes[1].member.release("x", token("h"), 5.0))
     assert [one.ttl for one in hear(waiter)] == [0.0], "two have said so, one of them before"
 
 
@@ -578,9 +584,9 @@ def test_a_node_that_owes_an_answer_does_not_count(desk: Desk) -> None:
     run(holder.claim(Claim("x", token("h"), 20.0), 5.0))
     claim = ticket(waiter, "w", 1)
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)
-    waiter._seats[claim.token].sends([2], now())  # something was sent, and nothing came back
-    run(holder._members[1].release("x", token("h"), 5.0))
-    run(holder._members[2].release("x", token("h"), 5.0))
+    ticket_of(waiter, claim).sends([2], now())  # something was sent, and nothing came back
+    run(holder.nodes[1].member.release("x", token("h"), 5.0))
+    run(holder.nodes[2].member.release("x", token("h"), 5.0))
     assert [one.ttl for one in hear(waiter)] == [0.0]
     assert isinstance(run(waiter.claim(claim, 5.0)), Granted), "asked down the same path, it counts"
 
@@ -592,12 +598,12 @@ def test_a_token_with_a_node_that_does_not_count_any_more_is_spent(desk: Desk) -
     claim = ticket(waiter, "w", 1)
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)
     for free in (1, 2):
-        run(holder._members[free].release("x", token("h"), 5.0))
-    waiter._seats[claim.token].loose[2] = -inf  # an earlier request to it broke, and may still come
+        run(holder.nodes[free].member.release("x", token("h"), 5.0))
+    ticket_of(waiter, claim).unanswered_since[2] = -inf  # an earlier request to it broke, and may still come
     refused = run(waiter.claim(claim, 5.0))
     assert isinstance(refused, Refused)
     assert refused.spent
-    assert [run(member.inspect("x", 5.0)).held for member in holder._members] == [True, False, False]
+    assert [run(member.inspect("x", 5.0)).held for member in members_of(holder)] == [True, False, False]
     assert isinstance(run(waiter.claim(claim._replace(token=token("n")), 5.0)), Granted), "with another it has both"
 
 
@@ -606,10 +612,10 @@ def test_a_token_that_too_many_nodes_owe_answers_is_spent(desk: Desk) -> None:
     run(holder.claim(Claim("x", token("h"), 20.0), 5.0))
     claim = ticket(waiter, "w", 1)
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)
-    waiter._seats[claim.token].sends([0, 1], now() - 60)
+    ticket_of(waiter, claim).sends([0, 1], now() - 60)
     refused = run(waiter.claim(claim, 5.0))
     assert refused.spent
-    assert not waiter._seats
+    assert none_under_way(waiter)
     run(holder.release("x", token("h"), 5.0))
     assert hear(waiter) == [], "it is out of line"
     assert run(waiter.inspect("x", 5.0)).held is False
@@ -619,14 +625,14 @@ def test_what_a_majority_lacks_is_left_to_it(desk: Desk) -> None:
     """The holder is on two of three nodes. Whoever waits does not keep the third from being healed, nor is served with it."""
     holder, one, two = desk.client(), desk.client(), desk.client()
     granted = run(holder.claim(Claim("x", token("h"), 20.0), 5.0))
-    run(holder._members[0].release("x", token("h"), 5.0))
+    run(holder.nodes[0].member.release("x", token("h"), 5.0))
     claims = [(client, ticket(client, letter, arrival)) for arrival, (client, letter) in enumerate([(two, "2"), (one, "1")])]
     for client, claim in claims:
         assert isinstance(run(client.claim(claim, 5.0)), Refused)
-        assert run(holder._members[0].inspect("x", 5.0)).held is False
+        assert run(holder.nodes[0].inspect("x", 5.0)).held is False
         assert hear(client, 0.05) == []
     assert isinstance(run(holder.extend("x", token("h"), 20.0, 5.0, granted.fence)), Granted)
-    assert run(holder._members[0].inspect("x", 5.0)).held is True
+    assert run(holder.nodes[0].inspect("x", 5.0)).held is True
     assert run(holder.release("x", token("h"), 5.0)) is True
     assert [one.token for one in hear(two)] == [token("2")]
 

@@ -82,8 +82,7 @@ GONE, NOT_A_LOCK = -1, -3  # what extend.lua says of a lease, unless it gives it
 class RedisBackend:
     """See `port.LineMember`, where each verb is described or referred to."""
 
-    capabilities = Capabilities(processes=True, hosts=True, survives=True, foreign=True, lines=True)
-    light = True  # see `Runtime.race`
+    capabilities = Capabilities(processes=True, hosts=True, survives=True, foreign=True, lines=True, light=True)
 
     def __init__(self, address: str, transport: Transport, runtime: Runtime) -> None:
         self.address = address
