@@ -16,8 +16,8 @@ CONSTANTS
 
 Rules == {
   "list",    \* a node votes only for clients with the list of its roll             backends/redis/claim.lua
-  "closed",  \* no node votes under the new list before a quorum of the old one is closed   core/quorum.py: Roll
-  "empty"    \* ... and holds no lease of it any more                               backends/port.py: Standing
+  "closed",  \* no node votes under the new list before a quorum of the old one is closed   core/quorum.py: Marker
+  "empty"    \* ... and holds no lease of it any more                               backends/port.py: NodeStatus
 }
 ASSUME Without \subseteq Rules
 Rule(r) == r \notin Without

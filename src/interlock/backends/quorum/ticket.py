@@ -1,7 +1,7 @@
 """One token of this client, and all that is known of it: its state, the nodes that may hold it, and what they owe it.
 
-`ROWS` is the table of states: what may follow what, and by which event. `python -m interlock.backends.quorum.ticket` prints it
-as a diagram. A step that is not in the table raises where `check` is on: in the tests and in the simulator.
+`ROWS` is the table of states: what may follow what, and by which event; `diagram` draws it. A step that is not in the table
+raises where `check` is on: in the tests and in the simulator.
 
 Invariants
 - No request of a token that LEAVES or is GONE makes it HELD again: there is no such row.
@@ -13,7 +13,6 @@ Invariants
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from math import inf
@@ -160,7 +159,3 @@ def diagram() -> str:
     """The table as a mermaid diagram."""
     arrows = [f"    {row.before.name} --> {row.after.name}: {row.event}" for row in ROWS]
     return "\n".join(["stateDiagram-v2", "    [*] --> NEW", *arrows, "    GONE --> [*]: after a while"])
-
-
-if __name__ == "__main__":
-    sys.stdout.write(f"{diagram()}\n")
