@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import interlock
-from interlock.backends import quorum
-from interlock.backends.quorum import QuorumBackend
+from interlock.backends.quorum import QuorumBackend, extension
 from interlock.core.claim import Gone, Granted, Renewal
 from interlock.testing import FaultProxy, Node
 from interlock.testing.conformance import backend_of, expect, let_go, take
@@ -406,7 +405,7 @@ def test_an_empty_node_is_healed_after_its_quarantine_a_part_at_a_time(
     five: list[Node], colour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a client that does nothing but renew: it notices, waits, lets the node back in and gives it the leases again."""
-    monkeypatch.setattr(quorum, "MENDED_AT_ONCE", 8)
+    monkeypatch.setattr(extension, "MENDED_AT_ONCE", 8)
 
     async def body(kit: Kit) -> None:
         client = kit.client()

@@ -410,7 +410,7 @@ def test_a_node_that_refuses_to_be_listened_to_does_not_end_the_listening(five: 
             raise interlock.UsageError("there is no such database")
 
         await one()
-        backend._members[2].open_inbox = refuses
+        backend.nodes[2].member.open_inbox = refuses
         three[2].command("CLIENT", "KILL", "TYPE", "pubsub")
         await kit.sleep(0.3)
         await one()
@@ -436,7 +436,7 @@ def test_what_was_handed_over_is_forgotten_also_for_a_node_that_died(five: list[
         await lease.release()
         for job in jobs:
             await finish(job)
-        member: Any = backend_of(client)._members[2]  # type: ignore[attr-defined]
+        member: Any = backend_of(client).nodes[2].member  # type: ignore[attr-defined]
         await eventually(kit, lambda: not member._transport._living)
         assert not member._places
 
@@ -484,7 +484,7 @@ def test_a_line_that_a_node_without_its_roll_puts_back_ends_by_itself(five: list
         job = start(kit, get())
         await eventually(kit, lambda: all(line(node) for node in three))
         three[0].command("DEL", "interlock:roll")
-        await holder._site.backend._members[0].release("x", lease.token, 5.0)
+        await holder._site.backend.nodes[0].member.release("x", lease.token, 5.0)
         assert three[0].command("PTTL", "interlock:{x}:line") > 0
         await lease.release()
         await finish(job)
@@ -555,7 +555,7 @@ def test_what_was_announced_before_it_was_given_back_does_not_count(desk: Desk) 
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)
     run(holder.nodes[0].member.release("x", token("h"), 5.0))  # announced, and not heard yet
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)  # the others are held, so it gives this one back
-    assert run(holder.nodes[0].inspect("x", 5.0)).held is False
+    assert run(holder.nodes[0].member.inspect("x", 5.0)).held is False
     run(holder.nodes[1].member.release("x", token("h"), 5.0))
     assert [one.ttl for one in hear(waiter)] == [0.0], "two have said so, one of them before"
 
@@ -565,14 +565,14 @@ def test_what_is_announced_while_it_asks_is_a_hint(desk: Desk) -> None:
     run(holder.claim(Claim("x", token("h"), 20.0), 5.0))
     claim = ticket(waiter, "w", 1)
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)
-    real = waiter._agree
+    real = waiter._voting._agree
     heard: list[Any] = []
 
     async def agree(*args: Any) -> Any:
         heard.extend(await waiter.hear(now() + 0.1))  # as the hub does, in its own thread
         return await real(*args)
 
-    waiter._agree = agree  # type: ignore[method-assign]
+    waiter._voting._agree = agree  # type: ignore[method-assign]
     run(holder.release("x", token("h"), 5.0))
     assert isinstance(run(waiter.claim(claim, 5.0)), Granted)
     assert heard == []
@@ -629,10 +629,10 @@ def test_what_a_majority_lacks_is_left_to_it(desk: Desk) -> None:
     claims = [(client, ticket(client, letter, arrival)) for arrival, (client, letter) in enumerate([(two, "2"), (one, "1")])]
     for client, claim in claims:
         assert isinstance(run(client.claim(claim, 5.0)), Refused)
-        assert run(holder.nodes[0].inspect("x", 5.0)).held is False
+        assert run(holder.nodes[0].member.inspect("x", 5.0)).held is False
         assert hear(client, 0.05) == []
     assert isinstance(run(holder.extend("x", token("h"), 20.0, 5.0, granted.fence)), Granted)
-    assert run(holder.nodes[0].inspect("x", 5.0)).held is True
+    assert run(holder.nodes[0].member.inspect("x", 5.0)).held is True
     assert run(holder.release("x", token("h"), 5.0)) is True
     assert [one.token for one in hear(two)] == [token("2")]
 
@@ -646,8 +646,10 @@ def test_a_split_is_decided_by_the_tickets(desk: Desk) -> None:
         for client, claim in zip(clients, claims, strict=True):
             assert isinstance(run(client.claim(claim, 5.0)), Refused)
         for n, client in enumerate(clients):  # behind their backs
-            member = client._members[order[n]]
-            assert isinstance(run(member.hand_over("x", token("h"), client._at(member, claims[n]), 0, 5.0)).heir, Granted)
+            member = client.nodes[order[n]].member
+            assert isinstance(
+                run(member.hand_over("x", token("h"), client.inboxes.addressed(order[n], claims[n]), 0, 5.0)).heir, Granted
+            )
         rounds, winner = 0, None
         while winner is None:
             rounds += 1
@@ -673,7 +675,7 @@ def test_what_is_announced_to_somebody_who_has_left_is_passed_on_once(desk: Desk
         run(holder.release("x", token("h"), 5.0))  # announced on all nodes, and not heard yet
         assert run(waiter.release("x", claim.token, 5.0)) is True
         if forgotten:  # much later; or its release did not get through
-            waiter._left.clear()
+            waiter.tickets._gone.clear()
         strays = [Announced("x", claim.token, 0, 0.0, -inf)] if forgotten else []
         assert hear(waiter) == strays, "its release has passed it on; later, the hub does"
         assert run(waiter.inspect("x", 5.0)).held is False
@@ -684,7 +686,7 @@ def test_whoever_waits_stands_in_line_where_an_inbox_was_slow_to_open(five: list
 
     async def body(kit: Kit) -> None:
         holder, client, inside = kit.client(renew=True), kit.client(renew=True), Inside()
-        member = client._site.backend._members[4]
+        member = client._site.backend.nodes[4].member
         real, tries = member.open_inbox, []
 
         async def slow(within: float) -> str:
@@ -734,15 +736,15 @@ def test_a_hand_over_whose_answers_came_too_late_to_count(earlier: bool) -> None
         threads[-1].start()
         gate, quorum = client._site.gate, cast(Any, client._site.backend)
         soon(lambda: gate._doors["x"].waiters and gate.is_next(gate._doors["x"].waiters[0]) and client._site.hub._inbox)
-        hand_over, in_time = quorum.hand_over, quorum._in_time
+        hand_over, in_time = quorum.hand_over, quorum.markers.in_time
 
         async def late(name: str, token: str, heir: Any, *rest: Any) -> Any:
-            quorum._in_time = lambda *_: False
+            quorum.markers.in_time = lambda *_: False
             spent.append(heir.token)
             try:
                 return await hand_over(name, token, heir, *rest)
             finally:
-                quorum._in_time = in_time
+                quorum.markers.in_time = in_time
 
         quorum.hand_over = late
         assert lease.release()
