@@ -77,7 +77,7 @@ class Inboxes:
             poll = await self._poller.poll(shut, ask)
             if self.hearing < self.needed:
                 raise self._poller.no_quorum("no quorum to be told by", poll)
-        return "an inbox at each node"  # the name that counts is that of each: see `addressed`
+        return next(inbox.name for inbox in self.subscriptions if inbox.open)  # each node is told its own: see `addressed`
 
     def opened(self, index: int, outcome: object) -> bool:
         """A node has named the inbox there, or failed to. Never enough: see `Question.count`."""
