@@ -66,6 +66,8 @@ class _Release(Question):
         if isinstance(answer, bool):
             self.done.add(index)
             self.held += answer
+        else:
+            self._ticket.failed.add(index)
         return self.held >= self._needed or (self._known is not None and self._known <= self.done)
 
     def enough(self) -> bool:
@@ -94,12 +96,11 @@ class Releasing:
         held = self._tickets.is_live(token)
         ticket = self._tickets.leave(name, token)
         try:
-            asked = [index for index in ticket.nodes if index not in free]
+            asked = [index for index in ticket.nodes if index not in free] if free else ticket.nodes
             question = _Release(self._poller, ticket, within, known, free, held)
             poll = await self._poller.poll(asked, question) if asked else Poll(self._poller, asked, 0.0)
         except BaseException:
             self._tickets.to_undo(ticket)
             raise
-        ticket.failed.update([index for index, answer in poll.answers.items() if isinstance(answer, BaseException)])
         self._tickets.left(ticket, confirmed=len(question.done) >= self._poller.needed or not asked)
         return Released(len(question.done), question.held, poll, ticket)

@@ -24,6 +24,8 @@ from ...errors import Unavailable
 
 SAME_PATH = 2.5  # seconds for which what follows an unanswered request goes down the same connection, for certain
 
+ANSWERS = (Granted, Refused)
+
 check = False  # raise on a step that the table does not have. Switched on by the tests and the simulator
 
 
@@ -140,11 +142,12 @@ class Ticket:
             if answer.cause == "closed":
                 self.unanswered_since[node] = -inf
             return answer
-        if sent_at - self.unanswered_since.get(node, sent_at) > SAME_PATH:
+        unanswered = self.unanswered_since
+        if sent_at - unanswered.get(node, sent_at) > SAME_PATH:
             self.unusable_grant |= isinstance(answer, Granted)
             return None
-        self.unanswered_since.pop(node, None)
-        if isinstance(answer, Granted | Refused):
+        unanswered.pop(node, None)
+        if isinstance(answer, ANSWERS):
             self.after[node] = answer.fence
         elif isinstance(answer, int):  # to a requeue
             self.after[node] = answer

@@ -42,6 +42,7 @@ class Tickets:
         self._tickets: OrderedDict[str, Ticket] = OrderedDict()  # those touched last come last
         self._gone: OrderedDict[str, Ticket] = OrderedDict()  # those that are GONE, in the order in which they left
         self._due: dict[str, Ticket] = {}  # those of which the listener has to be told
+        self._nothing = self._no_grants()  # what was announced to those that do not wait
         self.guard = RLock()
 
     def disown(self) -> None:
@@ -78,7 +79,9 @@ class Tickets:
         with self.guard:
             ticket = self._tickets.get(claim.token)
             if ticket is None:
-                ticket = self._tickets[claim.token] = Ticket(claim.name, claim.token, self._no_grants(), claim.place)
+                ticket = self._tickets[claim.token] = Ticket(
+                    claim.name, claim.token, self._nothing if claim.place is None else self._no_grants(), claim.place
+                )
             elif ticket.state in WAITS:
                 ticket.rung = False
                 self._stop_telling(ticket)
@@ -133,7 +136,7 @@ class Tickets:
         with self.guard:
             ticket = self.get(token)
             if ticket is None:
-                ticket = Ticket(name, token, self._no_grants())
+                ticket = Ticket(name, token, self._nothing)
             if ticket.state in (State.NEW, State.GONE):
                 ticket.nodes = range(self._size)
             self._gone.pop(token, None)
@@ -185,7 +188,7 @@ class Tickets:
         with self.guard:
             ticket = self.get(token)
             if ticket is None:
-                ticket = self._gone[token] = Ticket(announced.name, token, self._no_grants())
+                ticket = self._gone[token] = Ticket(announced.name, token, self._nothing)
                 ticket.to(State.GONE)
                 ticket.until = now + LATE
             if ticket.state is State.ASKING:

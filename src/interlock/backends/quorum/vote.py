@@ -45,21 +45,21 @@ class Count:
     """The count of the answers to one claim, as far as they count for its ticket."""
 
     def __init__(self, voting: Voting, ticket: Ticket, asked: Sequence[int]) -> None:
-        self._voting, self._ticket = voting, ticket
+        self._voting, self._ticket, self._in_time = voting, ticket, voting.markers.in_time
         self.sent_at, self._window = voting.runtime.now(), voting.markers.window
         self.tally = Tally(asked, len(voting.poller.nodes))
         self.asked_at = dict.fromkeys(asked, self.sent_at)
 
     def count(self, index: int, answer: object) -> None:
         """A node has answered, or failed to."""
-        ticket = self._ticket
-        accepted = ticket.accept(index, answer, self.asked_at[index])
-        if not self._voting.markers.in_time(self.sent_at, self._window):
+        ticket, sent_at = self._ticket, self.asked_at[index]
+        accepted = ticket.accept(index, answer, sent_at)
+        if not self._in_time(self.sent_at, self._window):
             ticket.unusable_grant |= isinstance(accepted, Granted)
             accepted = None
         self.tally.count(index, accepted)
-        if isinstance(answer, Refused) and answer.at > 0 and ticket.place is not None:
-            self._voting.saw_clock(index, answer.at, self.asked_at[index])
+        if ticket.place is not None and isinstance(answer, Refused) and answer.at > 0:
+            self._voting.saw_clock(index, answer.at, sent_at)
 
 
 class _Vote(Question):
@@ -130,7 +130,8 @@ class Voting:
         """See `port.Backend.claim`. Raises NoQuorum when too few nodes say yes or no."""
         ticket = self.tickets.ask(claim)
         try:
-            claim = claim._replace(place=ticket.place)
+            if claim.place is not ticket.place:
+                claim = claim._replace(place=ticket.place)
             each = await self.prepare(claim, within)
             asked = self.poller.ready()
             vote = _Vote(self, claim, ticket, asked, each)
