@@ -16,8 +16,8 @@ CONSTANTS
 
 Rules == {
   "list",    \* a node votes only for clients with the list of its roll             backends/redis/claim.lua
-  "closed",  \* no node votes under the new list before a quorum of the old one is closed   core/quorum.py: Roll
-  "empty"    \* ... and holds no lease of it any more                               backends/port.py: Standing
+  "closed",  \* no node votes under the new list before a quorum of the old one is closed   core/quorum.py: Marker
+  "empty"    \* ... and holds no lease of it any more                               backends/port.py: NodeStatus
 }
 ASSUME Without \subseteq Rules
 Rule(r) == r \notin Without
@@ -53,7 +53,7 @@ Tick ==
 ----------------------------------------------------------------------------
 (* A lease *)
 
-\* backends/quorum.py: QuorumBackend.claim
+\* backends/quorum/vote.py: Voting.claim
 Begin(a) ==
   /\ att[a].phase = "idle"
   /\ att' = [att EXCEPT ![a].phase = "ask", ![a].sent = now]
@@ -75,7 +75,7 @@ Believe(a) ==
   /\ att' = [att EXCEPT ![a].phase = "held", ![a].until = att[a].sent + Ttl, ![a].votes = {}, ![a].sent = 0]
   /\ UNCHANGED <<now, node, path, used>>
 
-\* backends/quorum.py: QuorumBackend._extend
+\* backends/quorum/extension.py: Extending.extend
 Renew(a) ==
   /\ att[a].phase = "held" /\ now < att[a].until /\ att[a].asked = None /\ used < MaxRenew
   /\ att' = [att EXCEPT ![a].asked = now]

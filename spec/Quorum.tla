@@ -40,24 +40,24 @@ Rules == {
   "extends",    \* a renewal needs a quorum of extends, healed nodes do not count core/quorum.py: Extensions._outcome
   "only claim", \* to extend creates nothing                                      backends/redis/extend.lua
   "free",       \* healing takes no lock from anybody                             backends/redis/claim.lua
-  "before",     \* healing looks at the record before it asks                     backends/quorum.py: QuorumBackend._heal
-  "after",      \* ... and when it was answered                                   backends/quorum.py: QuorumBackend._heal
+  "before",     \* healing looks at the record before it asks                     backends/quorum/extension.py: Extending._heal
+  "after",      \* ... and when it was answered                                   backends/quorum/extension.py: Extending._heal
   "join",       \* a release waits for the end of a renewal under way             flow/hold.py: _join
-  "heal fence", \* healing brings the fence                                       backends/quorum.py: QuorumBackend._heal
+  "heal fence", \* healing brings the fence                                       backends/quorum/extension.py: Extending._heal
   "follow",     \* a release goes down the path of the unanswered claim           backends/redis/blocking.py: BlockingTransport.call
   "compare",    \* a release frees its own token only                             backends/redis/release.lua
   "roll",       \* a node that forgot casts no vote                               backends/redis/claim.lua
   "life",       \* a roll is good for one life of the node's memory               backends/redis/standing.lua
-  "wait",       \* no vote until what the node forgot has run out                 backends/electorate.py: Electorate.readmit
-  "measured",   \* ... which a quorum of the others was asked for                 backends/electorate.py: Electorate._measure
-  "known first",\* ... after it was known that the node does not vote             backends/electorate.py: Electorate.readmit
-  "settled",    \* ... and when whatever it voted for before has come to them     backends/electorate.py: Electorate._measure
-  "gathered",   \* ... since votes count that came within the window              backends/quorum.py: QuorumBackend._in_time
-  "prompt",     \* ... and extends as well                                        backends/quorum.py: QuorumBackend._extend
-  "noted",      \* ... which a quorum has noted                                   backends/electorate.py: Electorate.allow
-  "as sent",    \* ... before they were asked for                                 backends/quorum.py: QuorumBackend._in_time
-  "anybody",    \* most lost their memory: what anybody still knows is waited for backends/electorate.py: Electorate._measure
-  "everybody",  \* silent others are not taken for others that forgot as well     backends/electorate.py: Electorate._nearly_everybody
+  "wait",       \* no vote until what the node forgot has run out                 backends/quorum/readmission.py: Readmission.readmit
+  "measured",   \* ... which a quorum of the others was asked for                 backends/quorum/readmission.py: Readmission._measure
+  "known first",\* ... after it was known that the node does not vote             backends/quorum/readmission.py: Readmission.readmit
+  "settled",    \* ... and when whatever it voted for before has come to them     backends/quorum/readmission.py: Readmission._measure
+  "gathered",   \* ... since votes count that came within the window              backends/quorum/markers.py: Markers.in_time
+  "prompt",     \* ... and extends as well                                        backends/quorum/extension.py: Extending.extend
+  "noted",      \* ... which a quorum has noted                                   backends/quorum/markers.py: Markers.allow
+  "as sent",    \* ... before they were asked for                                 backends/quorum/markers.py: Markers.in_time
+  "anybody",    \* most lost their memory: what anybody still knows is waited for backends/quorum/readmission.py: Readmission._measure
+  "everybody",  \* silent others are not taken for others that forgot as well     backends/quorum/markers.py: Markers.nearly_all
   "mark",       \* a wait counts for one loss of memory, not for a later one      backends/redis/enroll.lua
   "seed",       \* its fences are those of a quorum of the others                 core/quorum.py: reseed
   "seed floor", \* ... even if it has older ones of its own                       backends/redis/claim.lua
@@ -245,7 +245,7 @@ Overdue(a, n) ==
 ----------------------------------------------------------------------------
 (* A claim *)
 
-\* flow/ask.py: ask, backends/quorum.py: QuorumBackend.claim. All nodes are asked at once.
+\* flow/ask.py: ask, backends/quorum/vote.py: Voting.claim. All nodes are asked at once.
 \* Nothing depends on when the world began, so it may as well have begun with the claim of the one that renews.
 Begin(a) ==
   /\ att[a].phase = "idle"
@@ -255,7 +255,7 @@ Begin(a) ==
   /\ path' = [path EXCEPT ![a] = [n \in Nodes |-> <<"vote">>]]
   /\ UNCHANGED <<now, node, saved, stray, heal, granted, bad, used>>
 
-\* One that waits asks once more; what it was answered before does not count.   flow/wait.py: _ask, backends/quorum_line.py: QuorumLine
+\* One that waits asks once more; what it was answered before does not count.   flow/wait.py: _ask, backends/quorum/tickets.py: Tickets.ask
 AskAgain(a) ==
   /\ att[a].phase = "ask" /\ used.again < MaxAgain
   /\ att' = [att EXCEPT ![a].sent = now, ![a].floor = Top(granted), ![a].answer = [n \in Nodes |-> 0],
@@ -264,7 +264,7 @@ AskAgain(a) ==
   /\ used' = [used EXCEPT !.again = @ + 1]
   /\ UNCHANGED <<now, node, saved, stray, heal, granted, bad>>
 
-\* A quorum has granted: those in `heard`, as far as the client knows.   backends/quorum.py: QuorumBackend._agree,
+\* A quorum has granted: those in `heard`, as far as the client knows.   backends/quorum/vote.py: Voting._agree,
 \* core/quorum.py: Tally.fence, Tally.behind
 Agree(a) ==
   /\ att[a].phase = "ask" /\ (Rule("gathered") => InTime(att[a], att[a].sent))
@@ -305,7 +305,7 @@ LastFence(a) ==
   THEN att[a].fence ELSE 0
 
 \* Lost the vote, too late, cancelled or no answer: take back whatever was granted.
-\* backends/quorum.py: QuorumBackend._release, QuorumBackend.undo, flow/site.py: Site.undo
+\* backends/quorum/release.py: Releasing.release, backends/quorum/backend.py: QuorumBackend.undo, flow/site.py: Site.undo
 GiveUp(a) ==
   /\ att[a].phase \in {"ask", "teach"} /\ used.giveup < MaxGiveUp
   /\ used' = [used EXCEPT !.giveup = @ + 1]
@@ -316,7 +316,7 @@ GiveUp(a) ==
 ----------------------------------------------------------------------------
 (* A lease *)
 
-\* flow/hold.py: release, _give_back, abandon, backends/quorum.py: QuorumBackend.release. Off the record first.
+\* flow/hold.py: release, _give_back, abandon, backends/quorum/backend.py: QuorumBackend.release. Off the record first.
 \* Where leases are renewed, the other attempts only try to get in.
 Release(a) ==
   /\ att[a].phase = "held" /\ (MaxRenew > 0 => a \in Renewers) /\ "release" \notin Never
@@ -331,7 +331,7 @@ Released(a) ==
   /\ att' = [att EXCEPT ![a].phase = "over", ![a].until = 0]
   /\ UNCHANGED <<now, node, saved, path, stray, heal, granted, bad, used>>
 
-\* core/renewal.py: plan, flow/keep.py: Keeper._ask, flow/hold.py: extend, backends/quorum.py: QuorumBackend._extend
+\* core/renewal.py: plan, flow/keep.py: Keeper._ask, flow/hold.py: extend, backends/quorum/extension.py: Extending.extend
 Renew(a) ==
   /\ a \in Renewers /\ att[a].phase = "held" /\ att[a].asked = None /\ used.renew < MaxRenew
   /\ Rule("in time") => now < att[a].until
@@ -350,7 +350,7 @@ Extend(a, n) ==
      /\ UNCHANGED <<now, saved, path, stray, heal, granted, bad, used>>
 
 \* A quorum has extended it: heal the nodes that lack it, as far as they were heard.
-\* backends/quorum.py: QuorumBackend._mend, core/quorum.py: Extensions.lacking
+\* backends/quorum/extension.py: Extending._mend, core/quorum.py: Extensions.lacking
 Mend(a) ==
   LET me == att[a] IN
   /\ me.asked # None /\ ~me.won /\ (Rule("prompt") => InTime(me, me.asked))
@@ -371,7 +371,7 @@ Judge(a) ==
      /\ UNCHANGED <<now, node, saved, path, stray, heal, granted, used>>
 
 ----------------------------------------------------------------------------
-(* Healing of one node: backends/quorum.py: QuorumBackend._heal *)
+(* Healing of one node: backends/quorum/extension.py: Extending._heal *)
 
 HealAsk(a, n) ==
   /\ heal[a][n] = "wanted"
@@ -403,7 +403,7 @@ HealLate(a, n) ==
 ----------------------------------------------------------------------------
 (* Who may vote *)
 
-\* An answer without a vote, or no good roll: it is known that the node does not vote.   backends/electorate.py: Electorate.suspect
+\* An answer without a vote, or no good roll: it is known that the node does not vote.   backends/quorum/markers.py: Markers.quarantine
 Suspect(a, n) ==
   /\ a \in Watchers /\ ~node[n].roll /\ att[a].seen[n] = None
   /\ att' = [att EXCEPT ![a].seen[n] = now]
@@ -413,7 +413,7 @@ Others(n) == {m \in Nodes \ {n} : node[m].roll}
 
 \* How long to wait: until the end of the last lease that a quorum of the others hold. Too few others have a good roll: everybody
 \* has to answer, and what anybody still knows is waited for, this client's own lease too.
-\* backends/electorate.py: Electorate._measure, Electorate._nearly_everybody
+\* backends/quorum/readmission.py: Readmission._measure, backends/quorum/markers.py: Markers.nearly_all
 \* Without the rule "everybody" the others need only be silent.
 Measure(a, n) ==
   LET me == att[a]
@@ -433,7 +433,7 @@ Measure(a, n) ==
            IN att' = [att EXCEPT ![a].till[n] = Top({now} \cup heard)]
   /\ UNCHANGED <<now, node, saved, path, stray, heal, granted, bad, used>>
 
-\* A client that will wait longer for its answers has a quorum note that first.   backends/electorate.py: Electorate.allow
+\* A client that will wait longer for its answers has a quorum note that first.   backends/quorum/markers.py: Markers.allow
 Widen(a) ==
   /\ used.widen < MaxWiden /\ ~att[a].wide
   /\ \E rolls \in SUBSET {n \in Nodes : node[n].roll} :
@@ -444,7 +444,7 @@ Widen(a) ==
   /\ UNCHANGED <<now, saved, path, stray, heal, granted, bad>>
 
 \* The wait is over: the node gets a roll, with the highest fence of a quorum of the others; or the highest that is known at all.
-\* backends/electorate.py: Electorate.readmit, Electorate._readmit_one, core/quorum.py: reseed, backends/redis/enroll.lua
+\* backends/quorum/readmission.py: Readmission.readmit, Readmission._readmit_one, core/quorum.py: reseed, backends/redis/enroll.lua
 Readmit(a, n) ==
   LET me == att[a]
       waited == (me.till[n] # None /\ now >= me.till[n]) \/ ~Rule("wait")
@@ -461,7 +461,7 @@ Readmit(a, n) ==
              \/ ~Rule("everybody") /\ node' = Enrolled({}, {me.fence})
   /\ UNCHANGED <<now, saved, path, stray, heal, granted, bad, used>>
 
-\* Nobody has a roll: the cluster is new, and its first rolls are on their way.   backends/electorate.py: Electorate._born
+\* Nobody has a roll: the cluster is new, and its first rolls are on their way.   backends/quorum/opening.py: Opening._born
 FindNew(a) ==
   /\ Newborn /\ att[a].phase = "idle" /\ att[a].births = {}
   /\ \A n \in Nodes : ~node[n].roll

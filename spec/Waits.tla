@@ -24,12 +24,12 @@ Rules == {
   "notes",        \* nodes note what clients know of a wait                         backends/redis/roll.lua
   "named",        \* a note counts for the loss that it names, and no other         backends/redis/roll.lua
   "mark",         \* a node takes its roll only from who names its loss             backends/redis/enroll.lua
-  "known",        \* a wait counts from when this loss was known                    backends/electorate.py: Electorate.suspect
-  "window",       \* the others are asked when a window has passed since then       backends/electorate.py: Electorate._measure
+  "known",        \* a wait counts from when this loss was known                    backends/quorum/markers.py: Markers.quarantine
+  "window",       \* the others are asked when a window has passed since then       backends/quorum/readmission.py: Readmission._measure
   "age vouched",  \* for how long it is known: as a quorum of nodes says            core/waits.py: vouched_age
   "end vouched",  \* ... and how long is left                                       core/waits.py: vouched_end
   "lacking",      \* a node without a note says nothing, not "nothing is left"      core/waits.py: vouched_end
-  "answered"      \* what a node says counts from its answer, not from the question    backends/electorate.py: Electorate._admission
+  "answered"      \* what a node says counts from its answer, not from the question    backends/quorum/readmission.py: Readmission._admission
 }
 ASSUME Without \subseteq Rules
 Rule(r) == r \notin Without
@@ -119,7 +119,7 @@ Jump(n) ==
 \* The node does not vote, and says that this is the loss. Nobody asks about another one: its notes could make no difference.
 Lasts(l) == loss[l].of # Nobody /\ ~node[loss[l].of].votes /\ node[loss[l].of].loss = l
 
-\* It is known from now on that the node does not vote.   backends/electorate.py: Electorate.suspect, Electorate._admission
+\* It is known from now on that the node does not vote.   backends/quorum/markers.py: Markers.quarantine, backends/quorum/readmission.py: Readmission._admission
 \* Without the rule "known" it counts from some earlier moment: the start of the client, an earlier loss.
 \* One that lives for less than a moment has to do with one loss: another one begins for another loss.
 Suspect(c, l) ==
@@ -152,7 +152,7 @@ Learn(c, l) ==
   /\ UNCHANGED <<node, loss, saved, used>>
 
 \* The others say how long that lasts which they hold. Something that has not come to them yet, they may know of or not.
-\* That they know of the rest is shown by Quorum.tla.   backends/electorate.py: Electorate._measure
+\* That they know of the rest is shown by Quorum.tla.   backends/quorum/readmission.py: Readmission._measure
 Measure(c, l) ==
   LET forgot == {k \in Losses : loss[k].of = loss[l].of} IN
   /\ Lasts(l) /\ client[c][l].age # None /\ client[c][l].left = None
@@ -180,7 +180,7 @@ LearnEnd(c, l) ==
   /\ client' = [client EXCEPT ![c][l].left = Shorter(Least(vouched), Since)]
   /\ UNCHANGED <<node, loss, saved, used>>
 
-\* The wait is over: the node gets a roll.   backends/electorate.py: Electorate._readmit_one, backends/redis/enroll.lua
+\* The wait is over: the node gets a roll.   backends/quorum/readmission.py: Readmission._readmit_one, backends/redis/enroll.lua
 Readmit(c, l) ==
   LET n == loss[l].of IN
   /\ client[c][l].left = 0 /\ ~node[n].votes

@@ -1,7 +1,7 @@
 /* The fence of the quorum lock once more, for another checker: a second opinion on Quorum.tla, without its symmetries.
  *
  * Leases vanish at any time, requests are lost, holders die without releasing; no clock. Three nodes, three attempts.
- * backends/redis/claim.lua, backends/redis/extend.lua, backends/quorum.py: QuorumBackend.claim, QuorumBackend._agree
+ * backends/redis/claim.lua, backends/redis/extend.lua, backends/quorum/vote.py: Voting.claim, Voting._agree
  *
  *   spin -a fences.pml && gcc -O2 -DSAFETY -o pan pan.c && ./pan -m1000000
  *   spin -a -DNO_AGREEMENT ...   the highest fence is not written back: must fail

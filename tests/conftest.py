@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from interlock.backends.quorum import ticket
+
+ticket.check = True  # a step of a ticket that its table does not have raises
+
 pytest_plugins = ["interlock.testing.plugin", "pytester"]
 
 STORES = ["memory", "sqlite", "valkey", "redis"]

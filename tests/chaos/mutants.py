@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from interlock.backends import electorate
-from interlock.backends.quorum import QuorumBackend
+from interlock.backends.quorum import readmission
+from interlock.backends.quorum.vote import Voting
 from interlock.backends.redis import backend, packing, scripts
 from interlock.core import fence, lease
 from interlock.core.claim import Claim, Granted
@@ -41,10 +41,10 @@ def plant(mutant: str) -> None:
         lease.deadline = ask.deadline = late  # type: ignore[attr-defined]
     elif mutant == "max-only":
 
-        async def agree(self: QuorumBackend, claim: Claim, tally: Tally, each: float) -> Granted:
+        async def agree(self: Voting, claim: Claim, tally: Tally, each: float) -> Granted:
             return Granted(tally.fence(), claim.ttl)
 
-        QuorumBackend._agree = agree  # type: ignore[method-assign]
+        Voting._agree = agree  # type: ignore[method-assign]
     elif mutant == "any-life":
         same_life = re.compile(
             rb"string\.find\((?:text|redis\.call\('INFO', 'replication'\)), 'master_replid:' \.\. \w+\[1\], 1, true\)"
@@ -54,9 +54,9 @@ def plant(mutant: str) -> None:
             assert found == times, f"the script compares lives {found} times, not {times}"
             script.set(text)
     elif mutant == "hasty":
-        electorate.READMIT_PAUSE = 0.005
+        readmission.READMIT_PAUSE = 0.005
 
-        def at_once(self: electorate.Electorate, quarantine: Quarantine, *_: object) -> Quarantine:
+        def at_once(self: readmission.Readmission, quarantine: Quarantine, *_: object) -> Quarantine:
             return quarantine._replace(until=self._runtime.now())
 
-        electorate.Electorate._measure = at_once  # type: ignore[assignment]
+        readmission.Readmission._measure = at_once  # type: ignore[assignment]

@@ -38,7 +38,7 @@ def test_what_each_store_declares(store: str) -> None:
     declared = {
         "memory": Capabilities(processes=False, hosts=False, survives=False, foreign=False, lines=True, modes=True),
         "sqlite": Capabilities(processes=True, hosts=False, survives=True, foreign=False, lines=True),
-        "redis": Capabilities(processes=True, hosts=True, survives=True, foreign=True, lines=True),
+        "redis": Capabilities(processes=True, hosts=True, survives=True, foreign=True, lines=True, light=True),
     }
     with Client(store) as client:
         assert client._site.backend.capabilities == declared[store.partition(":")[0]]

@@ -19,7 +19,7 @@ import pytest
 from interlock.core import change
 from interlock.core.change import Refusal, Seen, Step, TooLate, plan
 from interlock.core.membership import OtherList, common_list, digest, superseded
-from interlock.core.quorum import Roll, missing_at_birth, reseed, votes_needed
+from interlock.core.quorum import Marker, missing_at_birth, reseed, votes_needed
 
 TTL = 12
 SEEDS = 60
@@ -38,7 +38,7 @@ class Node:
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
-        self.roll: Roll | None = None
+        self.roll: Marker | None = None
         self.good = self.had = False  # a good roll now; ever
         self.stamp = world.fresh()
         self.holder, self.until, self.fence = "", 0, 0
@@ -73,7 +73,7 @@ class Node:
         if self.roll is not None:
             self.roll = self.roll._replace(high=max(self.roll.high, self.fence))
 
-    def enroll(self, roll: Roll, stamp: int) -> bool:
+    def enroll(self, roll: Marker, stamp: int) -> bool:
         if stamp != self.stamp:
             return False
         high = max(roll.high, self.roll.high if self.roll is not None else 0)
@@ -112,7 +112,7 @@ class World:
 
     def born(self, names: str) -> None:
         for name in self.listed(names):
-            self.nodes[name].enroll(Roll(tuple(names)), self.nodes[name].stamp)
+            self.nodes[name].enroll(Marker(tuple(names)), self.nodes[name].stamp)
             self.nodes[name].save()
 
     def check(self) -> None:
@@ -194,7 +194,7 @@ class World:
                 while self.time <= until:
                     yield
                 high = max(other.roll.high for other in looks.values() if other.roll is not None) if good else 0
-                roll = reseed(good, nodes) or (Roll(nodes, high + 5, high) if most and high else None)
+                roll = reseed(good, nodes) or (Marker(nodes, high + 5, high) if most and high else None)
                 if roll is not None:
                     self.nodes[name].enroll(roll, look.stamp)
                 break
@@ -219,7 +219,7 @@ class World:
             if ours and all(roll is None or roll.unused for roll, _, _ in looks.values()):
                 for name, (_, good, stamp) in looks.items():
                     if not good:
-                        self.nodes[name].enroll(Roll(nodes), stamp)
+                        self.nodes[name].enroll(Marker(nodes), stamp)
                     yield
             yield
 
@@ -285,7 +285,7 @@ class World:
             self.check()
 
 
-def _shut(node: Node, good: Sequence[Roll]) -> bool:
+def _shut(node: Node, good: Sequence[Marker]) -> bool:
     """See `Electorate`."""
     roll = node.roll
     if roll is None or not roll.closed or superseded(roll, good):
@@ -349,10 +349,10 @@ def test_whatever_the_order_there_is_one_holder_and_fences_grow(kind: str) -> No
 # --- one rule at a time ---------------------------------------------------------------------------------------------------
 
 ABC, ABD, DEF = tuple("abc"), tuple("abd"), tuple("def")
-OPEN = Roll(ABC, 70, 5)
+OPEN = Marker(ABC, 70, 5)
 
 
-def scene(old: Sequence[str], new: Sequence[str], rolls: Mapping[str, Roll | None], **more: Any) -> list[Seen]:
+def scene(old: Sequence[str], new: Sequence[str], rolls: Mapping[str, Marker | None], **more: Any) -> list[Seen]:
     """Nodes with these rolls, which are good. `lost`: those whose are not. `held`: those with a lease. `away`: no answer."""
     lost, held, away = (more.get(what, "") for what in ("lost", "held", "away"))
     return [
@@ -363,21 +363,21 @@ def scene(old: Sequence[str], new: Sequence[str], rolls: Mapping[str, Roll | Non
     ]
 
 
-def closing(new: Sequence[str], roll: Roll = OPEN) -> Roll:
+def closing(new: Sequence[str], roll: Marker = OPEN) -> Marker:
     return roll._replace(closed=True, to=tuple(new))
 
 
-def left(new: Sequence[str], roll: Roll = OPEN) -> Roll:
+def left(new: Sequence[str], roll: Marker = OPEN) -> Marker:
     """As a node has it that has left the list of `roll` for the new one."""
-    return Roll(tuple(new), roll.high, roll.high, True, 0.0, (), roll.era + 1, (digest(roll.nodes), *roll.was))
+    return Marker(tuple(new), roll.high, roll.high, True, 0.0, (), roll.era + 1, (digest(roll.nodes), *roll.was))
 
 
-def by_name(step: Step, seen: list[Seen]) -> dict[str, Roll]:
+def by_name(step: Step, seen: list[Seen]) -> dict[str, Marker]:
     return {seen[number].address: roll for number, roll in step.rolls.items()}
 
 
 def test_the_way_from_one_list_to_another() -> None:
-    rolls: dict[str, Roll | None] = dict.fromkeys("abc", OPEN)
+    rolls: dict[str, Marker | None] = dict.fromkeys("abc", OPEN)
     stages = []
     while True:
         seen = scene(ABC, ABD, rolls)
@@ -386,7 +386,7 @@ def test_the_way_from_one_list_to_another() -> None:
         rolls |= by_name(step, seen)
         if not step.rolls:
             break
-    new = Roll(ABD, 70, 70, False, 0.0, (), 1, (digest(ABC),))
+    new = Marker(ABD, 70, 70, False, 0.0, (), 1, (digest(ABC),))
     assert stages == [("closing", "d"), ("closing", "abc"), ("committing", "abc"), ("opening", "abd"), ("done", "")]
     assert rolls == {"a": new, "b": new, "d": new, "c": new._replace(closed=True, to=ABD)}, (
         "who is not in it any more knows the new list"
@@ -438,7 +438,7 @@ def test_given_up() -> None:
     seen = scene(ABC, ABD, rolls)
     step = plan(seen, ABC, ABD, back=True)
     assert step.stage == "reopening"
-    assert by_name(step, seen) == {"a": OPEN, "b": OPEN, "d": Roll(ABC, 0, 0, True, to=ABC)}
+    assert by_name(step, seen) == {"a": OPEN, "b": OPEN, "d": Marker(ABC, 0, 0, True, to=ABC)}
     seen = scene(ABC, ABD, rolls | by_name(step, seen))
     assert plan(seen, ABC, ABD, back=True).stage == "given up"
     assert plan(seen, ABC, ABD).stage == "closing", "and tried again: d can be had, it is no node of any list"
@@ -447,14 +447,14 @@ def test_given_up() -> None:
 @pytest.mark.parametrize(
     ("rolls", "says"),
     [
-        (dict.fromkeys("abc", OPEN) | {"d": Roll(DEF, 9)}, "d belongs to another quorum: d, e, f"),
-        (dict.fromkeys("abc", OPEN) | {"d": Roll(ABD, 9)}, "d belongs to another quorum"),
+        (dict.fromkeys("abc", OPEN) | {"d": Marker(DEF, 9)}, "d belongs to another quorum: d, e, f"),
+        (dict.fromkeys("abc", OPEN) | {"d": Marker(ABD, 9)}, "d belongs to another quorum"),
         (dict.fromkeys("ab", OPEN) | {"c": closing(DEF)}, "closed for another change, to d, e, f"),
         (dict.fromkeys("abc", left(DEF)._replace(to=DEF)), "d, e, f"),
-        (dict.fromkeys("abc", Roll(tuple("abcxy"), 9)), "a, b, c, x, y"),
+        (dict.fromkeys("abc", Marker(tuple("abcxy"), 9)), "a, b, c, x, y"),
     ],
 )
-def test_what_is_refused(rolls: dict[str, Roll], says: str) -> None:
+def test_what_is_refused(rolls: dict[str, Marker], says: str) -> None:
     with pytest.raises(Refusal, match=says):
         plan(scene(ABC, ABD, rolls), ABC, ABD)
 
@@ -464,8 +464,8 @@ def test_equal_lists_are_refused() -> None:
         plan(scene(ABC, ABC, dict.fromkeys("abc", OPEN)), ABC, ABC)
 
 
-@pytest.mark.parametrize("roll", [None, Roll(DEF), Roll(ABD), Roll(tuple("xyz"), 9, 9, True, 0.0, tuple("xyz"), 3)])
-def test_what_may_join(roll: Roll | None) -> None:
+@pytest.mark.parametrize("roll", [None, Marker(DEF), Marker(ABD), Marker(tuple("xyz"), 9, 9, True, 0.0, tuple("xyz"), 3)])
+def test_what_may_join(roll: Marker | None) -> None:
     """Whoever has no roll, one that nobody has voted under, or one of a list that it is no node of any more."""
     seen = scene(ABC, ABD, dict.fromkeys("abc", OPEN) | {"d": roll})
     assert [*by_name(plan(seen, ABC, ABD), seen)] == ["d"]
@@ -517,7 +517,7 @@ def test_a_node_that_is_open_since_the_same_change_was_made_long_ago_proves_noth
 
 
 def test_a_list_of_the_same_name_that_came_from_elsewhere_is_another_quorum() -> None:
-    rolls = dict.fromkeys("abc", OPEN) | {"d": Roll(ABD, 9, 9, False, 0.0, (), 5, (digest(DEF),))}
+    rolls = dict.fromkeys("abc", OPEN) | {"d": Marker(ABD, 9, 9, False, 0.0, (), 5, (digest(DEF),))}
     with pytest.raises(Refusal, match="d belongs to another quorum"):
         plan(scene(ABC, ABD, rolls), ABC, ABD)
 
@@ -525,7 +525,7 @@ def test_a_list_of_the_same_name_that_came_from_elsewhere_is_another_quorum() ->
 # --- what clients make of it ----------------------------------------------------------------------------------------------
 
 
-def chosen(own: Sequence[str], known: Sequence[str] = (), **rolls: Roll | None) -> tuple[str, ...]:
+def chosen(own: Sequence[str], known: Sequence[str] = (), **rolls: Marker | None) -> tuple[str, ...]:
     return common_list(own, rolls, tuple(known))
 
 
@@ -568,7 +568,7 @@ def test_before_it_is_opened_the_old_list_counts() -> None:
         "who is left out, alone",
     ],
 )
-def test_clients_of_the_old_list_are_told_the_new_one(known: tuple[str, ...], rolls: dict[str, Roll | None]) -> None:
+def test_clients_of_the_old_list_are_told_the_new_one(known: tuple[str, ...], rolls: dict[str, Marker | None]) -> None:
     with pytest.raises(OtherList) as told:
         chosen(ABC, known, **rolls)
     assert told.value.nodes == ABD

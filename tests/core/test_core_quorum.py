@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from interlock.core.claim import Granted, Refused
 from interlock.core.fence import AHEAD_MS, EPOCH_MS, floor, propose
-from interlock.core.quorum import LONGEST_REST, Health, Roll, Tally, reseed, table, votes_needed
+from interlock.core.quorum import LONGEST_REST, Health, Marker, Tally, reseed, table, votes_needed
 from interlock.errors import Vote
 
 nodes = st.integers(1, 9)
@@ -89,8 +89,8 @@ def test_the_wait_is_until_enough_nodes_are_free() -> None:
 FIVE = ("a", "b", "c", "d", "e")
 
 
-@given(st.lists(st.builds(Roll, st.just(FIVE), st.integers(0, 2**50), st.integers(0, 5)), max_size=4))
-def test_a_node_is_seeded_from_a_quorum_of_the_others_or_not_at_all(rolls: list[Roll]) -> None:
+@given(st.lists(st.builds(Marker, st.just(FIVE), st.integers(0, 2**50), st.integers(0, 5)), max_size=4))
+def test_a_node_is_seeded_from_a_quorum_of_the_others_or_not_at_all(rolls: list[Marker]) -> None:
     roll = reseed(rolls, FIVE)
     if len(rolls) < 3:
         assert roll is None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.core.turn import Served, Turn
+from interlock.core.turn import GrantTally, Served
 
 
 def test_a_quorum_of_equal_announcements_is_a_grant() -> None:
-    turn = Turn(needed=3, nodes=5)
+    turn = GrantTally(needed=3, nodes=5)
     for node, since in ((0, 7.0), (1, 5.0)):
         turn.told(node, Served(12, 3.0, since), 11)
         assert turn.granted() is None
@@ -29,7 +29,7 @@ def test_a_quorum_of_equal_announcements_is_a_grant() -> None:
     ],
 )
 def test_anything_else_is_a_hint(served: Served | None, after: int | None) -> None:
-    turn = Turn(needed=3, nodes=4)
+    turn = GrantTally(needed=3, nodes=4)
     turn.told(0, Served(12, 3.0, 5.0), 11)
     turn.told(1, Served(12, 3.0, 5.0), 11)
     turn.told(2, served, after)
@@ -42,7 +42,7 @@ def test_anything_else_is_a_hint(served: Served | None, after: int | None) -> No
 
 
 def test_what_is_kept_counts_for_hope_only() -> None:
-    turn = Turn(needed=3, nodes=5, kept=[0, 1])
+    turn = GrantTally(needed=3, nodes=5, kept=[0, 1])
     assert not turn.hopeful
     turn.told(0, Served(12, 3.0, 5.0), 11)
     assert not turn.hopeful

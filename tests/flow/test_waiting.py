@@ -242,8 +242,10 @@ def test_an_idle_wait_asks_nothing(store: Any, colour: str) -> None:
 
         jobs = [start(kit, work()) for _ in range(20)]
         await eventually(kit, lambda: len(client._site.gate.in_line) == 1 and waiting(client, "x") == 20)
-        ears: Any = getattr(client._site.backend, "_ears", [])  # of a quorum: once it is heard by one more, it asks again
-        await eventually(kit, lambda: all(ear.open for ear in ears))
+        inboxes: Any = getattr(
+            client._site.backend, "inboxes", None
+        )  # of a quorum: once it is heard by one more, it asks again
+        await eventually(kit, lambda: inboxes is None or all(one.open for one in inboxes.subscriptions))
         await kit.sleep(0.2)
         counted.verbs.clear()
         cpu = time.process_time()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from interlock.backends.quorum.ticket import UNDER_WAY
 from interlock.runtime.base import now
 from interlock.testing import Node, start_nodes, stop_nodes
 from interlock.testing.conformance import backend_of
@@ -52,7 +53,7 @@ async def all_ears(*clients: Any) -> str:
         backend: Any = backend_of(client)
         inbox = await backend.open_inbox(5.0)
         for _ in range(50):
-            if all(ear.open for ear in backend._ears):
+            if all(ear.open for ear in backend.inboxes.subscriptions):
                 break
             await backend.hear(now() + 0.05)  # which opens those that are shut
     return inbox
@@ -60,8 +61,19 @@ async def all_ears(*clients: Any) -> str:
 
 async def well(kit: Kit, client: Any) -> None:
     """Once no node rests: one that was slow a moment ago, and one that is silent from now on, would be two."""
-    nodes = backend_of(client).electorate.nodes  # type: ignore[attr-defined]
+    nodes = backend_of(client).poller.nodes  # type: ignore[attr-defined]
     for _ in range(50):
         if all(node.health.retry_at <= now() for node in nodes):
             return
         await kit.sleep(0.1)
+
+
+def none_under_way(backend: Any) -> bool:
+    """Whether no token waits, asks or leaves, and the listener has nothing to be told."""
+    tickets = backend.tickets
+    return not tickets._due and not [one for one in tickets._tickets.values() if one.state in UNDER_WAY]
+
+
+def members_of(backend: Any) -> list[Any]:
+    """Its nodes, each as a backend."""
+    return [node.member for node in backend.nodes]

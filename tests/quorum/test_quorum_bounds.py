@@ -66,13 +66,13 @@ def test_a_waiter_with_a_short_ttl_leaves_all_lines() -> None:
         await line.open_inbox(1.0)
         await waiter.claim(Claim("first", "f" * 32, 1.0), 1.0)
         claim = Claim("x", TOKEN, 1.0, Place(1, "in", 1.0))
-        waiter.electorate.ready = lambda: [0, 1, 2]  # type: ignore[method-assign]
+        waiter.poller.ready = lambda: [0, 1, 2]  # type: ignore[method-assign]
         assert isinstance(await waiter.claim(claim, 1.0), Refused)
         assert lines(members, "x") == [0, 1, 2]
         moment += 2.1
         await waiter.claim(Claim("other", "o" * 32, 1.0), 1.0)  # which would forget what is over
         moment += line.rely - 2.1
-        waiter.electorate.ready = lambda: [0, 3, 4]  # type: ignore[method-assign]
+        waiter.poller.ready = lambda: [0, 3, 4]  # type: ignore[method-assign]
         assert isinstance(await waiter.claim(claim, 1.0), Refused)
         assert lines(members, "x") == [0, 1, 2, 3, 4]
         assert await waiter.undo("x", TOKEN, 1.0)
@@ -81,19 +81,26 @@ def test_a_waiter_with_a_short_ttl_leaves_all_lines() -> None:
     asyncio.run(body())
 
 
+def nodes_of(quorum: QuorumBackend, token: str) -> list[int]:
+    """The nodes that may hold the token, as far as its client knows."""
+    ticket = quorum.tickets.get(token)
+    assert ticket is not None
+    return sorted(ticket.nodes)
+
+
 def test_a_lease_that_was_put_on_a_node_is_on_record_there() -> None:
     async def body() -> None:
         runtime = AsyncioRuntime()
         members = nodes(3, runtime)
         quorum = open_quorum(members, runtime)
         await quorum.claim(Claim("first", "f" * 32, 1.0), 1.0)
-        quorum.electorate.ready = lambda: [0, 1]  # type: ignore[method-assign]
+        quorum.poller.ready = lambda: [0, 1]  # type: ignore[method-assign]
         granted = await quorum.claim(Claim("x", TOKEN, 30.0), 1.0)
         assert isinstance(granted, Granted)
-        assert sorted(quorum._where[TOKEN].nodes) == [0, 1]
-        await quorum._heal(2, [Renewal("x", TOKEN, 30.0, granted.fence)], runtime.now() + 1.0)
+        assert nodes_of(quorum, TOKEN) == [0, 1]
+        await quorum._extending._heal(2, [Renewal("x", TOKEN, 30.0, granted.fence)], runtime.now() + 1.0)
         assert [member._memory.held["x"].token for member in members] == [TOKEN] * 3
-        assert sorted(quorum._where[TOKEN].nodes) == [0, 1, 2]
+        assert nodes_of(quorum, TOKEN) == [0, 1, 2]
         assert await quorum.release("x", TOKEN, 1.0)
         await runtime.settle()
         assert not any("x" in member._memory.held for member in members)
@@ -107,10 +114,13 @@ def test_a_renewal_does_not_put_on_record_what_was_released_meanwhile() -> None:
         quorum = open_quorum(nodes(3, runtime), runtime)
         granted = await quorum.claim(Claim("x", TOKEN, 30.0), 1.0)
         assert isinstance(granted, Granted)
-        record = quorum._where[TOKEN]
+        ticket = quorum.tickets.get(TOKEN)
+        assert ticket is not None
+        assert quorum.tickets.is_live(TOKEN)
         assert await quorum.release("x", TOKEN, 1.0)
-        quorum._asks(TOKEN, record, (0, 1, 2), 30.0)  # as if it had been looked up before
-        assert TOKEN not in quorum._where
+        quorum.tickets.sent(ticket, (0, 1, 2), 30.0)  # as if it had been looked up before
+        assert TOKEN not in quorum.tickets._tickets
+        assert not quorum.tickets.is_live(TOKEN)
 
     asyncio.run(body())
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import interlock
-from interlock.backends import electorate
-from interlock.backends.electorate import Electorate
+from interlock.backends.quorum import readmission
+from interlock.backends.quorum.markers import Markers
 from interlock.runtime.base import now
 from interlock.testing import Node, start_nodes, stop_nodes
 from interlock.testing.conformance import backend_of
@@ -100,7 +100,7 @@ def test_without_the_notes_they_never_do(three: list[Node], monkeypatch: pytest.
         assert await brief(kit)
         three[2].kill()
         three[2].restart(empty=True)
-        monkeypatch.setattr(Electorate, "_waits", lambda self: ())
+        monkeypatch.setattr(Markers, "waits", lambda self: ())
         assert not await until_all_vote(kit, three, within=4.0)
 
     run_body(body, urls(three), "blocking")
@@ -185,14 +185,14 @@ def test_a_wait_for_a_long_lease_ends_when_that_is_released(three: list[Node]) -
 
 
 def test_a_client_that_stays_measures_again_too(three: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(electorate, "MEASURE_PAUSE", 0.5)
+    monkeypatch.setattr(readmission, "MEASURE_PAUSE", 0.5)
 
     async def body(kit: Kit) -> None:
         client = kit.client(request_timeout=0.25)
         lease = await client.lock("long", ttl=3600).acquire()
         three[2].kill()
         three[2].restart(empty=True)
-        node = backend_of(client).electorate.nodes[2]  # type: ignore[attr-defined]
+        node = backend_of(client).poller.nodes[2]  # type: ignore[attr-defined]
         until = time.monotonic() + SOON
         while (node.quarantine is None or node.quarantine.until == inf) and time.monotonic() < until:
             await kit.sleep(0.05)
@@ -219,13 +219,13 @@ def test_what_is_wrong_with_a_node_is_not_raised_by_a_release(three: list[Node],
         lease = await client.lock("x", ttl=20).acquire()
         three[2].restart(empty=True)
         three[2].command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-        electorate = backend_of(client).electorate  # type: ignore[attr-defined]
-        electorate.nodes[2].health.answered()  # it need not rest
-        electorate._vet_again = 0.0
+        backend: Any = backend_of(client)
+        backend.nodes[2].health.answered()  # it need not rest
+        backend.readmission._vet_again = 0.0
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert await lease.release()
-            electorate._vet_again = 0.0
+            backend.readmission._vet_again = 0.0
             with pytest.raises(RuntimeWarning, match="allkeys-lru"):
                 await client.lock("x", ttl=20).acquire()
 

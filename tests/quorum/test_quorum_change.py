@@ -17,7 +17,7 @@ import pytest
 
 import interlock
 from interlock.backends.port import LineMember, Member, Standing
-from interlock.backends.quorum_change import Outcome, Progress, QuorumChange
+from interlock.backends.quorum.change import Outcome, Progress, QuorumChange
 from interlock.backends.registry import open_member
 from interlock.core import change
 from interlock.core.claim import Claim, Gone, Granted, Place, Refused, Unmarked

@@ -79,7 +79,7 @@ WORKER = """
 import json, os, random, sys, time
 import interlock
 from interlock.core import fence
-from interlock.backends import quorum
+from interlock.backends.quorum import vote
 from interlock.backends.redis import backend, packing
 # The clock gives no help here: an epoch in the far future leaves the counters alone to make fences grow.
 fence.EPOCH_MS = 10**14
@@ -87,8 +87,8 @@ backend.EPOCH_MS = packing.EPOCH_MS = b"100000000000000"
 nodes, mutant, seconds, journal = json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3]), sys.argv[4]
 if mutant == "max only":
     async def max_only(self, claim, tally, each):
-        return quorum.Granted(tally.fence(), claim.ttl)
-    quorum.QuorumBackend._agree = max_only
+        return vote.Granted(tally.fence(), claim.ttl)
+    vote.Voting._agree = max_only
 client = interlock.Client(nodes, ttl=1.0, request_timeout=0.25)
 clock = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
 until = clock() + seconds
@@ -296,15 +296,15 @@ def test_without_the_gate_two_holders_appear(three: list[Node], monkeypatch: pyt
         return await self.claim(claim, within)
 
     async def at_once(self: Any, within: float) -> None:
-        self._open_yet = True
+        self._markers.opened = True
 
     monkeypatch.setattr(RedisBackend, "vote", ungated)
 
     async def no_window(self: Any, within: float, until: float) -> None:
         self.window = within
 
-    monkeypatch.setattr("interlock.backends.electorate.Electorate.prepare", at_once)
-    monkeypatch.setattr("interlock.backends.electorate.Electorate.allow", no_window)
+    monkeypatch.setattr("interlock.backends.quorum.readmission.Readmission.prepare", at_once)
+    monkeypatch.setattr("interlock.backends.quorum.markers.Markers.allow", no_window)
     overlaps = 0
     for turn in range(6):
         away, victim = turn % 3, three[(turn + 1) % 3]

@@ -9,20 +9,20 @@ from typing import cast
 import pytest
 
 import interlock
-from interlock.backends.port import Standing
+from interlock.backends.port import NodeStatus
 from interlock.backends.quorum import QuorumBackend
 from interlock.core.lease import DRIFT_FLOOR, outlast
-from interlock.core.quorum import Quarantine, Roll
+from interlock.core.quorum import Marker, Quarantine
 
 
 @pytest.mark.parametrize("drift", [0.0, 0.01, 0.3])
 def test_a_node_that_forgot_waits_until_the_others_clocks_have_passed_what_they_hold(drift: float) -> None:
     urls = [f"memory://{uuid.uuid4().hex}" for _ in range(3)]
     with interlock.Client(urls, drift=drift) as client:
-        electorate, now = cast(QuorumBackend, client._site.backend).electorate, client._site.runtime.now
-        others = [Standing(Roll(electorate.list), good=True, held=10.0) for _ in range(2)]
+        backend, now = cast(QuorumBackend, client._site.backend), client._site.runtime.now
+        others = [NodeStatus(Marker(backend.markers.list), good=True, held=10.0) for _ in range(2)]
         began = now()
-        quarantine = electorate._measure(Quarantine(0.0, loss="1"), began, others, Standing(None, good=False))
+        quarantine = backend.readmission._measure(Quarantine(0.0, loss="1"), began, others, NodeStatus(None, good=False))
         assert quarantine is not None
         waits = quarantine.until - began
         assert waits * (1 - drift) >= 10.0, "our clock may be that much faster than theirs"
@@ -43,9 +43,9 @@ def test_an_answer_counts_for_as_long_as_a_request_may_take(
     urls = [f"memory://{uuid.uuid4().hex}" for _ in range(3)]
     with interlock.Client(urls, drift=drift, request_timeout=request_timeout) as client, client.lock("x", ttl=60):
         backend = cast(QuorumBackend, client._site.backend)
-        window = backend.electorate.window
+        window = backend.markers.window
         assert all(node.member._memory.roll.window >= window for node in backend.nodes)  # type: ignore[attr-defined]
         with monkeypatch.context() as patched:
-            patched.setattr(backend, "_runtime", SimpleNamespace(now=lambda: 1000.0))
-            assert backend._in_time(1000.0 - 0.98 * request_timeout, window)
-            assert not backend._in_time(1000.0 - window * (1 - drift) - 0.0001, window)
+            patched.setattr(backend.markers, "runtime", SimpleNamespace(now=lambda: 1000.0))
+            assert backend.markers.in_time(1000.0 - 0.98 * request_timeout, window)
+            assert not backend.markers.in_time(1000.0 - window * (1 - drift) - 0.0001, window)

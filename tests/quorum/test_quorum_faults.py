@@ -17,7 +17,7 @@ import redis
 
 import interlock
 from interlock.backends import unanswered
-from interlock.backends.electorate import Electorate
+from interlock.backends.quorum.poller import Collect, Poller
 from interlock.backends.redis import packing
 from interlock.backends.redis.connecting import CROWD
 from interlock.backends.registry import open_backend
@@ -170,11 +170,11 @@ def test_a_node_that_rests_is_asked_when_others_fail(five: list[Node], colour: s
         five[1].kill() if how == "killed" else five[1].pause()
         five[3].pause()  # one more that rests, and does not answer: it is not waited for
         for _ in range(50):
-            for node in backend.electorate.nodes:
+            for node in backend.poller.nodes:
                 node.health.answered()
             for index in (3, 4):
-                backend.electorate.nodes[index].health.failed(now() + 10, 1.0)
-            if backend.electorate.ready() == [0, 1, 2]:  # else one of them was slow a moment ago
+                backend.poller.nodes[index].health.failed(now() + 10, 1.0)
+            if backend.poller.ready() == [0, 1, 2]:  # else one of them was slow a moment ago
                 break
             await kit.sleep(0.1)
         began = time.monotonic()
@@ -215,9 +215,9 @@ def test_a_waiter_hears_the_others_out_when_a_node_fails_at_once(
         for proxy in proxies:
             proxy.delay(0.1)
         for index in (3, 4):
-            backend.electorate.nodes[index].health.failed(now() + 10, 1.0)
+            backend.poller.nodes[index].health.failed(now() + 10, 1.0)
         for index in (0, 1, 2):
-            backend.electorate.nodes[index].health.answered()
+            backend.poller.nodes[index].health.answered()
         token = token_of(client)
         assert isinstance(await backend.claim(Claim("x", token, 20.0, place), 5.0), Granted)
         await let_go(client, Renewal("x", token, 1.0, 0))
@@ -255,10 +255,10 @@ async def two_rest(client: Any) -> tuple[Any, list[Any]]:
     """The backend of a client that knows its five nodes, and their members; the last two rest."""
     await let_go(client, await take(client, "warm"))
     backend: Any = backend_of(client)
-    for index, node in enumerate(backend.electorate.nodes):
+    for index, node in enumerate(backend.poller.nodes):
         node.health.failed(now() + 10, 1.0) if index > 2 else node.health.answered()
-    backend.electorate.ready = lambda: [0, 1, 2]
-    return backend, [node.member for node in backend.electorate.nodes]
+    backend.poller.ready = lambda: [0, 1, 2]
+    return backend, [node.member for node in backend.poller.nodes]
 
 
 def test_a_vote_that_timed_out_is_kept_when_others_win_it(five: list[Node], colour: str) -> None:
@@ -340,7 +340,7 @@ def test_a_lease_that_a_resting_node_decides_is_extended_with_the_others(five: l
         leases = [await take(client, "x", 20.0), await take(client, "y", 20.0)]
         await kit.sleep(0.1)
         three[1].command("DEL", "x")
-        backend.electorate.nodes[2].health.failed(now() + 10, 1.0)
+        backend.poller.nodes[2].health.failed(now() + 10, 1.0)
         expect(await backend.renew(leases, 5.0), *leases)
         assert three[1].command("EXISTS", "x"), "and it is healed"
         await let_go(client, *leases)
@@ -356,7 +356,7 @@ def test_what_was_never_asked_of_a_node_need_not_be_taken_back_there(five: list[
         backend: Any = backend_of(client)
         async with client.lock("warm"), other.lock("warm too"):
             pass
-        backend.electorate.nodes[1].health.failed(now() + 10, 1.0)
+        backend.poller.nodes[1].health.failed(now() + 10, 1.0)
         lease = await client.lock("x", ttl=8).acquire()
         three[2].kill()
         await lease.release()
@@ -989,10 +989,10 @@ def test_who_looks_whether_enough_have_answered_stops_with_the_race() -> None:
     async def main() -> None:
         runtime = AsyncioRuntime()
         members = [open_backend(f"memory://{number}", runtime) for number in range(3)]
-        electorate = Electorate(members, runtime, "three")
+        poller = Poller(members, runtime, "three")
 
-        async def ask(member: Any) -> bool:
-            await asyncio.sleep(0.2 if member is members[2] else 0.05)
+        async def ask(index: int, member: Any) -> bool:
+            await asyncio.sleep(0.2 if index == 2 else 0.05)
             return True
 
         answered: list[int] = []
@@ -1001,7 +1001,9 @@ def test_who_looks_whether_enough_have_answered_stops_with_the_race() -> None:
             answered.append(index)
             return len(answered) == 2
 
-        await electorate.poll(range(3), ask, count, finish=True, enough=lambda: False)
+        question = Collect(ask, count)
+        question.finish = question.looks = True
+        await poller.poll(range(3), question)
         async with asyncio.timeout(5):
             await runtime.settle()
         assert len(answered) == 2

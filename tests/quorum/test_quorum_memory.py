@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 import interlock
-from interlock.backends.quorum_line import QuorumLine
+from interlock.backends.quorum import QuorumBackend
 from interlock.backends.registry import open_backend
 from interlock.core.claim import Claim, Granted, Place, Refused
 from interlock.core.lease import deadline
@@ -20,7 +20,7 @@ from interlock.testing import FaultProxy, Node
 from interlock.testing.conformance import met
 from interlock.testing.faces import Kit, run_body
 
-from .conftest import holders, urls
+from .conftest import holders, members_of, urls
 
 
 @pytest.fixture
@@ -191,22 +191,22 @@ def test_a_cluster_that_lost_most_of_its_memory_finds_its_way_back(
 @pytest.mark.parametrize("ttl", [8.0, 30.0])  # leases of more than ten seconds are noted one by one
 def test_what_somebody_in_line_would_be_served_with_counts_as_held(three: list[Node], ttl: float) -> None:
     """A node serves the waiter and forgets it. Another one serves it later, and the waiter, who slept, hears both at once."""
-    holder, waiter, other = (cast(QuorumLine, open_backend(urls(three), BlockingRuntime())) for _ in range(3))
+    holder, waiter, other = (cast(QuorumBackend, open_backend(urls(three), BlockingRuntime())) for _ in range(3))
     for backend in (holder, waiter, other):
         taken(backend, "warm", 1.0)
     run(waiter.open_inbox(5.0))
-    while not all(ear.open for ear in waiter._ears):
+    while not all(ear.open for ear in waiter.inboxes.subscriptions):
         run(waiter.hear(now() + 0.05))
     granted = run(holder.claim(Claim("x", token("holder"), 3.0), 0.25))
     assert isinstance(granted, Granted)
     assert isinstance(run(waiter.claim(Claim("x", token("waiter"), ttl, Place(1, "", ttl)), 0.25)), Refused)
-    run(holder._members[0].release("x", token("holder"), 0.25, granted.fence + 1))
+    run(holder.nodes[0].member.release("x", token("holder"), 0.25, granted.fence + 1))
     three[0].flush()
     node = other.nodes[0]
     while node.quarantine is None or node.quarantine.until == inf:
         taken(other, "probe", 0.5)
     until = node.quarantine.until
-    run(holder._members[1].release("x", token("holder"), 0.25, granted.fence + 1))
+    run(holder.nodes[1].member.release("x", token("holder"), 0.25, granted.fence + 1))
     (grant,) = run(waiter.hear(now() + 1.0))
     assert grant.ttl == ttl, "it has the lock, by the word of nodes 0 and 1"
     assert until >= deadline(grant.at, grant.ttl), "two would have it: nobody is left on node 2 by then"
@@ -216,13 +216,13 @@ def test_what_somebody_in_line_would_be_served_with_counts_as_held(three: list[N
 
 def test_a_line_counts_for_no_longer_than_those_who_stand_in_it(three: list[Node]) -> None:
     """Who has left does not count, nor does anybody once nobody can be served."""
-    holder, waiter = (cast(QuorumLine, open_backend(urls(three), BlockingRuntime())) for _ in range(2))
+    holder, waiter = (cast(QuorumBackend, open_backend(urls(three), BlockingRuntime())) for _ in range(2))
 
     def held() -> list[int]:
-        return [round(run(member.roll(1.0)).held) for member in holder._members]
+        return [round(run(member.roll(1.0)).held) for member in members_of(holder)]
 
     run(waiter.open_inbox(5.0))
-    while not all(ear.open for ear in waiter._ears):
+    while not all(ear.open for ear in waiter.inboxes.subscriptions):
         run(waiter.hear(now() + 0.05))
     assert isinstance(run(holder.claim(Claim("x", token("holder"), 5.0), 1.0)), Granted)
     for ttl in (1000.0, 30.0):
@@ -231,7 +231,7 @@ def test_a_line_counts_for_no_longer_than_those_who_stand_in_it(three: list[Node
     assert held() == [1000] * 3
     run(waiter.release("x", token("1000.0"), 1.0))
     assert held() == [30] * 3
-    for member in holder._members:
+    for member in members_of(holder):
         standing = run(member.roll(1.0))
         assert standing.roll is not None
         assert run(member.enroll(standing.roll._replace(closed=True), standing.loss, 1.0))
@@ -240,7 +240,7 @@ def test_a_line_counts_for_no_longer_than_those_who_stand_in_it(three: list[Node
         run(backend.close())
 
 
-def taken(backend: QuorumLine, name: str, ttl: float) -> None:
+def taken(backend: QuorumBackend, name: str, ttl: float) -> None:
     """Take it and give it back."""
     run(backend.claim(Claim(name, token(name), ttl), 0.25))
     run(backend.release(name, token(name), 0.25))

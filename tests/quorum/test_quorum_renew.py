@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import interlock
-from interlock.backends import quorum
-from interlock.backends.quorum import QuorumBackend
+from interlock.backends.quorum import QuorumBackend, extension
 from interlock.core.claim import Gone, Granted, Renewal
 from interlock.testing import FaultProxy, Node
 from interlock.testing.conformance import backend_of, expect, let_go, take
@@ -126,7 +125,7 @@ def test_a_frozen_node_rests_and_its_connections_are_not_worn_out(five: list[Nod
         five[2].pause()
         for _ in range(30):
             expect(await backend_of(client).renew(leases, 5.0), *leases)
-        ready = quorum_of(client).electorate.ready
+        ready = quorum_of(client).poller.ready
         assert any(2 not in ready() for _ in range(3)), "it is left alone, but for a question now and then"
         five[2].resume()
         assert connections() - before < 10
@@ -219,7 +218,7 @@ def test_each_lease_of_a_batch_has_an_outcome_of_its_own(five: list[Node], colou
         client = kit.client(request_timeout=1)
         everywhere, taken, lost, patchy, doubtful = leases = await take_all(client, 5)
         backend = await settled(kit, client, five, leases)
-        backend.electorate.ready = backend.electorate.able  # type: ignore[method-assign]  # whatever the machine is busy with
+        backend.poller.ready = backend.poller.able  # type: ignore[method-assign]  # whatever the machine is busy with
         five[4].kill()
         for node in five[:3]:
             node.command("SET", taken.name, "somebody", "PX", "60000")
@@ -281,7 +280,7 @@ def test_a_healed_node_is_released_as_well(five: list[Node], proxies: list[Fault
         proxies[4].refuse()
         proxies[4].cut()
         backend = quorum_of(client)
-        while 4 in backend.electorate.ready():
+        while 4 in backend.poller.ready():
             async with client.lock("warm", timeout=5):
                 pass
         leases = await take_all(client, 5)
@@ -323,7 +322,7 @@ def test_a_lease_that_is_released_meanwhile_is_not_put_back(five: list[Node], co
         client = kit.client()
         stays, goes = leases = await take_all(client, 2)
         backend = await settled(kit, client, five, leases)
-        backend.electorate.ready = backend.electorate.able  # type: ignore[method-assign]
+        backend.poller.ready = backend.poller.able  # type: ignore[method-assign]
         last: Any = backend.nodes[4].member
         renew = last.renew
 
@@ -348,7 +347,7 @@ def test_a_renewal_that_starts_after_the_release_puts_nothing_back(five: list[No
         client = kit.client()
         (lease,) = leases = await take_all(client, 1)
         backend = await settled(kit, client, five, leases)
-        backend.electorate.ready = backend.electorate.able  # type: ignore[method-assign]
+        backend.poller.ready = backend.poller.able  # type: ignore[method-assign]
         members: list[Any] = [node.member for node in backend.nodes]
         reached = await members[4].release(lease.name, lease.token, 1.0)
         renewed: list[Any] = []
@@ -383,7 +382,7 @@ def test_a_release_that_comes_while_it_is_healed_wins(five: list[Node], colour: 
         client = kit.client()
         (lease,) = leases = await take_all(client, 1)
         backend = await settled(kit, client, five, leases)
-        backend.electorate.ready = backend.electorate.able  # type: ignore[method-assign]
+        backend.poller.ready = backend.poller.able  # type: ignore[method-assign]
         five[4].command("DEL", lease.name)
         last: Any = backend.nodes[4].member
         vote = last.vote
@@ -406,7 +405,7 @@ def test_an_empty_node_is_healed_after_its_quarantine_a_part_at_a_time(
     five: list[Node], colour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a client that does nothing but renew: it notices, waits, lets the node back in and gives it the leases again."""
-    monkeypatch.setattr(quorum, "MENDED_AT_ONCE", 8)
+    monkeypatch.setattr(extension, "MENDED_AT_ONCE", 8)
 
     async def body(kit: Kit) -> None:
         client = kit.client()
@@ -437,7 +436,7 @@ def test_no_lease_comes_back_that_a_majority_forgot(five: list[Node], colour: st
         client = kit.client()
         leases = await take_all(client, 10)
         backend = await settled(kit, client, five, leases)
-        backend.electorate.ready = backend.electorate.able  # type: ignore[method-assign]
+        backend.poller.ready = backend.poller.able  # type: ignore[method-assign]
         for node in five[:3]:
             node.command("FLUSHALL")
         assert await backend.renew(leases, 1.0) == [Gone(taken=False, left=True)] * 10
@@ -460,7 +459,7 @@ def test_renewed_leases_do_not_keep_the_record_of_others_for_ever(five: list[Nod
         time.sleep(1.1)
         answers = run(backend.renew([lease], 1.0))
         assert isinstance(answers[0], Granted)
-        assert list(backend._where) == [old.token]
+        assert list(backend.tickets._tickets) == [old.token]
         assert old.release()
 
 

@@ -14,7 +14,7 @@ from .conftest import urls
 def suspected(client: interlock.Client) -> list[int]:
     backend = client._site.backend
     assert isinstance(backend, QuorumBackend)
-    return [index for index, node in enumerate(backend.electorate.nodes) if node.quarantine is not None]
+    return [index for index, node in enumerate(backend.poller.nodes) if node.quarantine is not None]
 
 
 def test_a_node_that_forgets_twice_waits_twice(five: list[Node]) -> None:

@@ -20,7 +20,8 @@ import pytest
 
 import interlock
 from interlock.backends import unanswered
-from interlock.backends.quorum_line import QuorumLine
+from interlock.backends.quorum import QuorumBackend
+from interlock.backends.quorum.ticket import Ticket
 from interlock.backends.registry import open_backend
 from interlock.core.claim import Announced, Claim, Granted, Place, Refused
 from interlock.runtime.base import now
@@ -30,7 +31,7 @@ from interlock.testing.conformance import backend_of, met
 from interlock.testing.faces import Kit, run_body
 
 from ..flow.test_waiting import eventually, finish, start, waiting
-from .conftest import all_ears, holders, urls
+from .conftest import all_ears, holders, members_of, none_under_way, urls
 
 PATIENCE = 60.0
 
@@ -131,8 +132,7 @@ def test_many_waiters_in_several_clients_are_all_served(five: list[Node], colour
         assert nothing_left(five)
         for client in clients:
             assert not client._site.gate._doors
-            assert not client._site.backend._seats
-            assert not client._site.backend._pending
+            assert none_under_way(client._site.backend)
 
     run_body(body, urls(five), colour)
 
@@ -272,7 +272,7 @@ def test_who_gives_up_leaves_every_line(five: list[Node], colour: str) -> None:
             with pytest.raises(interlock.AcquireTimeout):
                 await client.lock("x").acquire(timeout=0.05)
         assert [line(node) for node in five] == [0] * 5
-        assert not client._site.backend._seats
+        assert none_under_way(client._site.backend)
         job = start(kit, inside.work(kit, other, "other"))
         await all_in_line(kit, five, 1)
         await lease.release()
@@ -305,7 +305,7 @@ def test_cancelled_at_the_moment_of_the_release(five: list[Node]) -> None:
                 await release
                 for one in (client, other):
                     assert not one._site.gate._doors
-                    assert not one._site.backend._seats
+                    assert none_under_way(one._site.backend)
             async with holder.lock("x", ttl=20, timeout=PATIENCE):
                 pass
 
@@ -411,7 +411,7 @@ def test_a_node_that_refuses_to_be_listened_to_does_not_end_the_listening(five: 
             raise interlock.UsageError("there is no such database")
 
         await one()
-        backend._members[2].open_inbox = refuses
+        backend.nodes[2].member.open_inbox = refuses
         three[2].command("CLIENT", "KILL", "TYPE", "pubsub")
         await kit.sleep(0.3)
         await one()
@@ -440,7 +440,7 @@ def test_what_was_handed_over_is_forgotten_also_for_a_node_that_died(
         await lease.release()
         for job in jobs:
             await finish(job)
-        member: Any = backend_of(client)._members[2]  # type: ignore[attr-defined]
+        member: Any = backend_of(client).nodes[2].member  # type: ignore[attr-defined]
         await kit.sleep(0.6)
         await get()
         await kit.sleep(0.6)  # what was given up is on record for as long again
@@ -475,7 +475,7 @@ def test_a_hand_over_that_most_nodes_call_a_mistake_leaves_no_heir_on_the_others
         await finish(job)
         assert "counter" in str(refused[0])
         await eventually(kit, lambda: holders(three, "x") == [])
-        assert not backend_of(client)._seats  # type: ignore[attr-defined]
+        assert none_under_way(backend_of(client))
 
     run_body(body, urls(three), colour)
 
@@ -494,7 +494,7 @@ def test_a_line_that_a_node_without_its_roll_puts_back_ends_by_itself(five: list
         job = start(kit, get())
         await eventually(kit, lambda: all(line(node) for node in three))
         three[0].command("DEL", "interlock:roll")
-        await holder._site.backend._members[0].release("x", lease.token, 5.0)
+        await holder._site.backend.nodes[0].member.release("x", lease.token, 5.0)
         assert three[0].command("PTTL", "interlock:{x}:line") > 0
         await lease.release()
         await finish(job)
@@ -508,10 +508,10 @@ class Desk:
     def __init__(self) -> None:
         base = uuid.uuid4().hex
         self._urls = [f"memory://{base}-{n}" for n in range(3)]
-        self.backends: list[QuorumLine] = []
+        self.backends: list[QuorumBackend] = []
 
-    def client(self) -> QuorumLine:
-        self.backends.append(cast(QuorumLine, open_backend(self._urls, BlockingRuntime())))
+    def client(self) -> QuorumBackend:
+        self.backends.append(cast(QuorumBackend, open_backend(self._urls, BlockingRuntime())))
         return self.backends[-1]
 
     def close(self) -> None:
@@ -530,11 +530,17 @@ def token(letter: str) -> str:
     return f"{letter:0>32}~host:1"
 
 
-def ticket(client: QuorumLine, letter: str, arrival: int) -> Claim:
+def ticket(client: QuorumBackend, letter: str, arrival: int) -> Claim:
     return Claim("x", token(letter), 20.0, Place(arrival, run(client.open_inbox(5.0)), 3.0))
 
 
-def hear(client: QuorumLine, seconds: float = 0.1) -> list[Announced]:
+def ticket_of(client: QuorumBackend, claim: Claim) -> Ticket:
+    found = client.tickets.get(claim.token)
+    assert found is not None
+    return found
+
+
+def hear(client: QuorumBackend, seconds: float = 0.1) -> list[Announced]:
     return list(run(client.hear(now() + seconds)))
 
 
@@ -543,10 +549,10 @@ def test_a_minority_is_a_hint_and_a_quorum_is_a_grant(desk: Desk) -> None:
     granted = run(holder.claim(Claim("x", token("h"), 20.0), 5.0))
     claim = ticket(waiter, "w", 1)
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)
-    run(holder._members[0].release("x", token("h"), 5.0))
+    run(holder.nodes[0].member.release("x", token("h"), 5.0))
     assert hear(waiter) == [Announced("x", claim.token, 0, 0.0, -inf)], "after a moment"
-    run(holder._members[1].release("x", token("h"), 5.0))
-    run(holder._members[2].release("x", token("h"), 5.0))
+    run(holder.nodes[1].member.release("x", token("h"), 5.0))
+    run(holder.nodes[2].member.release("x", token("h"), 5.0))
     (announced,) = hear(waiter)
     assert (announced.token, announced.fence, announced.ttl) == (claim.token, granted.fence + 1, 3.0)
     assert run(waiter.release("x", claim.token, 5.0)) is True
@@ -557,10 +563,10 @@ def test_what_was_announced_before_it_was_given_back_does_not_count(desk: Desk) 
     run(holder.claim(Claim("x", token("h"), 20.0), 5.0))
     claim = ticket(waiter, "w", 1)
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)
-    run(holder._members[0].release("x", token("h"), 5.0))  # announced, and not heard yet
+    run(holder.nodes[0].member.release("x", token("h"), 5.0))  # announced, and not heard yet
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)  # the others are held, so it gives this one back
-    assert run(holder._members[0].inspect("x", 5.0)).held is False
-    run(holder._members[1].release("x", token("h"), 5.0))
+    assert run(holder.nodes[0].member.inspect("x", 5.0)).held is False
+    run(holder.nodes[1].member.release("x", token("h"), 5.0))
     assert [one.ttl for one in hear(waiter)] == [0.0], "two have said so, one of them before"
 
 
@@ -569,14 +575,14 @@ def test_what_is_announced_while_it_asks_is_a_hint(desk: Desk) -> None:
     run(holder.claim(Claim("x", token("h"), 20.0), 5.0))
     claim = ticket(waiter, "w", 1)
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)
-    real = waiter._agree
+    real = waiter._voting._agree
     heard: list[Any] = []
 
     async def agree(*args: Any) -> Any:
         heard.extend(await waiter.hear(now() + 0.1))  # as the hub does, in its own thread
         return await real(*args)
 
-    waiter._agree = agree  # type: ignore[method-assign]
+    waiter._voting._agree = agree  # type: ignore[method-assign]
     run(holder.release("x", token("h"), 5.0))
     assert isinstance(run(waiter.claim(claim, 5.0)), Granted)
     assert heard == []
@@ -588,9 +594,9 @@ def test_a_node_that_owes_an_answer_does_not_count(desk: Desk) -> None:
     run(holder.claim(Claim("x", token("h"), 20.0), 5.0))
     claim = ticket(waiter, "w", 1)
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)
-    waiter._seats[claim.token].sends([2], now())  # something was sent, and nothing came back
-    run(holder._members[1].release("x", token("h"), 5.0))
-    run(holder._members[2].release("x", token("h"), 5.0))
+    ticket_of(waiter, claim).sends([2], now())  # something was sent, and nothing came back
+    run(holder.nodes[1].member.release("x", token("h"), 5.0))
+    run(holder.nodes[2].member.release("x", token("h"), 5.0))
     assert [one.ttl for one in hear(waiter)] == [0.0]
     assert isinstance(run(waiter.claim(claim, 5.0)), Granted), "asked down the same path, it counts"
 
@@ -602,12 +608,12 @@ def test_a_token_with_a_node_that_does_not_count_any_more_is_spent(desk: Desk) -
     claim = ticket(waiter, "w", 1)
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)
     for free in (1, 2):
-        run(holder._members[free].release("x", token("h"), 5.0))
-    waiter._seats[claim.token].loose[2] = -inf  # an earlier request to it broke, and may still come
+        run(holder.nodes[free].member.release("x", token("h"), 5.0))
+    ticket_of(waiter, claim).unanswered_since[2] = -inf  # an earlier request to it broke, and may still come
     refused = run(waiter.claim(claim, 5.0))
     assert isinstance(refused, Refused)
     assert refused.spent
-    assert [run(member.inspect("x", 5.0)).held for member in holder._members] == [True, False, False]
+    assert [run(member.inspect("x", 5.0)).held for member in members_of(holder)] == [True, False, False]
     assert isinstance(run(waiter.claim(claim._replace(token=token("n")), 5.0)), Granted), "with another it has both"
 
 
@@ -616,10 +622,10 @@ def test_a_token_that_too_many_nodes_owe_answers_is_spent(desk: Desk) -> None:
     run(holder.claim(Claim("x", token("h"), 20.0), 5.0))
     claim = ticket(waiter, "w", 1)
     assert isinstance(run(waiter.claim(claim, 5.0)), Refused)
-    waiter._seats[claim.token].sends([0, 1], now() - 60)
+    ticket_of(waiter, claim).sends([0, 1], now() - 60)
     refused = run(waiter.claim(claim, 5.0))
     assert refused.spent
-    assert not waiter._seats
+    assert none_under_way(waiter)
     run(holder.release("x", token("h"), 5.0))
     assert hear(waiter) == [], "it is out of line"
     assert run(waiter.inspect("x", 5.0)).held is False
@@ -629,14 +635,14 @@ def test_what_a_majority_lacks_is_left_to_it(desk: Desk) -> None:
     """The holder is on two of three nodes. Whoever waits does not keep the third from being healed, nor is served with it."""
     holder, one, two = desk.client(), desk.client(), desk.client()
     granted = run(holder.claim(Claim("x", token("h"), 20.0), 5.0))
-    run(holder._members[0].release("x", token("h"), 5.0))
+    run(holder.nodes[0].member.release("x", token("h"), 5.0))
     claims = [(client, ticket(client, letter, arrival)) for arrival, (client, letter) in enumerate([(two, "2"), (one, "1")])]
     for client, claim in claims:
         assert isinstance(run(client.claim(claim, 5.0)), Refused)
-        assert run(holder._members[0].inspect("x", 5.0)).held is False
+        assert run(holder.nodes[0].member.inspect("x", 5.0)).held is False
         assert hear(client, 0.05) == []
     assert isinstance(run(holder.extend("x", token("h"), 20.0, 5.0, granted.fence)), Granted)
-    assert run(holder._members[0].inspect("x", 5.0)).held is True
+    assert run(holder.nodes[0].member.inspect("x", 5.0)).held is True
     assert run(holder.release("x", token("h"), 5.0)) is True
     assert [one.token for one in hear(two)] == [token("2")]
 
@@ -650,8 +656,10 @@ def test_a_split_is_decided_by_the_tickets(desk: Desk) -> None:
         for client, claim in zip(clients, claims, strict=True):
             assert isinstance(run(client.claim(claim, 5.0)), Refused)
         for n, client in enumerate(clients):  # behind their backs
-            member = client._members[order[n]]
-            assert isinstance(run(member.hand_over("x", token("h"), client._at(member, claims[n]), 0, 5.0)).heir, Granted)
+            member = client.nodes[order[n]].member
+            assert isinstance(
+                run(member.hand_over("x", token("h"), client.inboxes.addressed(order[n], claims[n]), 0, 5.0)).heir, Granted
+            )
         rounds, winner = 0, None
         while winner is None:
             rounds += 1
@@ -677,7 +685,7 @@ def test_what_is_announced_to_somebody_who_has_left_is_passed_on_once(desk: Desk
         run(holder.release("x", token("h"), 5.0))  # announced on all nodes, and not heard yet
         assert run(waiter.release("x", claim.token, 5.0)) is True
         if forgotten:  # much later; or its release did not get through
-            waiter._left.clear()
+            waiter.tickets._gone.clear()
         strays = [Announced("x", claim.token, 0, 0.0, -inf)] if forgotten else []
         assert hear(waiter) == strays, "its release has passed it on; later, the hub does"
         assert run(waiter.inspect("x", 5.0)).held is False
@@ -688,7 +696,7 @@ def test_whoever_waits_stands_in_line_where_an_inbox_was_slow_to_open(five: list
 
     async def body(kit: Kit) -> None:
         holder, client, inside = kit.client(renew=True), kit.client(renew=True), Inside()
-        member = client._site.backend._members[4]
+        member = client._site.backend.nodes[4].member
         real, tries = member.open_inbox, []
 
         async def slow(within: float) -> str:
@@ -738,15 +746,15 @@ def test_a_hand_over_whose_answers_came_too_late_to_count(earlier: bool) -> None
         threads[-1].start()
         gate, quorum = client._site.gate, cast(Any, client._site.backend)
         soon(lambda: gate._doors["x"].waiters and gate.is_next(gate._doors["x"].waiters[0]) and client._site.hub._inbox)
-        hand_over, in_time = quorum.hand_over, quorum._in_time
+        hand_over, in_time = quorum.hand_over, quorum.markers.in_time
 
         async def late(name: str, token: str, heir: Any, *rest: Any) -> Any:
-            quorum._in_time = lambda *_: False
+            quorum.markers.in_time = lambda *_: False
             spent.append(heir.token)
             try:
                 return await hand_over(name, token, heir, *rest)
             finally:
-                quorum._in_time = in_time
+                quorum.markers.in_time = in_time
 
         quorum.hand_over = late
         assert lease.release()

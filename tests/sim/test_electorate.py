@@ -12,6 +12,7 @@ import pytest
 
 from interlock.backends.memory import Held
 from interlock.backends.quorum import QuorumBackend
+from interlock.backends.quorum.poller import Collect
 from interlock.core.claim import Claim, Granted, Renewal
 from interlock.core.lease import DRIFT_RATE, Hold, deadline
 from interlock.core.quorum import Roll
@@ -368,9 +369,9 @@ def test_a_client_can_be_closed_after_a_vote_that_some_never_answered(world: Wor
     use(world, alice)
     polled: list[object] = []
     world.nodes[2].frozen = True
-    electorate = cast(QuorumBackend, alice.site.backend).electorate
-    question = electorate.poll(range(3), lambda member: member.roll(0.1), lambda *_: True, finish=True, enough=lambda: False)
-    alice.runtime.task(question, polled.append)
+    question = Collect(lambda _, member: member.roll(0.1), lambda *_: True)
+    question.finish = question.looks = True
+    alice.runtime.task(cast(QuorumBackend, alice.site.backend).poller.poll(range(3), question), polled.append)
     world.kernel.run(world.kernel.now + 0.5)
     assert polled
     alice.runtime.task(alice.close(), polled.append)

@@ -9,10 +9,11 @@ from typing import Any, cast
 import pytest
 
 from interlock.backends.memory import Held
-from interlock.backends.quorum_line import QuorumLine, Seat
+from interlock.backends.quorum import QuorumBackend
+from interlock.backends.quorum.ticket import Ticket
 from interlock.backends.unanswered import Unanswered
 from interlock.core.claim import Announced, Claim, Granted, Place, Refused
-from interlock.core.turn import Served, Turn
+from interlock.core.turn import GrantTally, Served
 from interlock.errors import NoQuorum, Unavailable
 from interlock.flow.hold import release
 from interlock.testing.sim import Plan, simulate
@@ -54,16 +55,22 @@ def serve(node: Node, client: Client) -> None:
     node.frozen, node.queue = True, [entry for entry in queue if entry[0]._link.process is not client.process]
 
 
-def settle(world: World, client: Client, line: QuorumLine) -> None:
+def settle(world: World, client: Client, line: QuorumBackend) -> None:
     """Have it use the cluster until it knows every node."""
     for number in range(20):
-        if line.electorate.settled():
+        if line.readmission.settled():
             return
         claim = Claim("warm", f"warm {number}", 1.0)
         if isinstance(done(world, client, line.claim(claim, 0.2)), Granted):
             done(world, client, line.release(claim.name, claim.token, 0.2))
         pass_time(world, 1.1)
     raise AssertionError("it does not settle")
+
+
+def ticket_of(line: QuorumBackend) -> Ticket:
+    ticket = line.tickets.get(BOBS.token)
+    assert ticket is not None
+    return ticket
 
 
 def bobs_nodes(world: World) -> list[Node]:
@@ -74,7 +81,7 @@ def an_old_announcement() -> None:
     """Node 0 serves Bob, and says so late: he has asked meanwhile, lost the vote, and given it back. Then node 1 serves him."""
     with a_world() as world:
         alice, bob, _ = world.clients
-        line = cast(QuorumLine, bob.site.backend)
+        line = cast(QuorumBackend, bob.site.backend)
         hold = take(world, alice, 20.0)
         assert hold is not None
         done(world, bob, line.open_inbox(0.2))
@@ -109,7 +116,7 @@ def a_request_that_comes_late() -> None:
     """Bob's retreat from node 2 is stuck, for so long that his next vote takes another connection. It may arrive after that."""
     with a_world() as world:
         bob = world.clients[1]
-        line = cast(QuorumLine, bob.site.backend)
+        line = cast(QuorumBackend, bob.site.backend)
         done(world, bob, line.open_inbox(0.2))
         zero, one, two = world.nodes
         zero.memory.held["x"] = one.memory.held["x"] = Held("a stranger", 1, inf)
@@ -140,7 +147,7 @@ def a_young_request_on_an_old_connection() -> None:
     is undone with it: both may arrive after his next vote, which takes another connection."""
     with a_world() as world:
         bob = world.clients[1]
-        line = cast(QuorumLine, bob.site.backend)
+        line = cast(QuorumBackend, bob.site.backend)
         member, stuck = cast(Any, line.nodes[2].member), list[Any]()
         done(world, bob, line.open_inbox(0.2))
         settle(world, bob, line)
@@ -151,7 +158,7 @@ def a_young_request_on_an_old_connection() -> None:
         stuck[0]._held_requests.append(Request(0, "hello"))
         interrupted(world, bob, member.vote(Claim("y", "old", 20.0), 0, 60.0))
         pass_time(world, 4.0)
-        cast(Any, line.electorate).ready = lambda: [0, 1, 2]
+        cast(Any, line.poller).ready = lambda: [0, 1, 2]
         assert isinstance(done(world, bob, line.claim(BOBS, 0.2)), Refused)
         pass_time(world, 1.2)
         interrupted(world, bob, member.vote(Claim("z", "other", 20.0), 0, 60.0))  # on another connection
@@ -195,23 +202,23 @@ def test_the_third_fails_without_the_rule(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_first_fails_without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    def told(self: Turn, node: int, served: Served | None, after: int | None) -> None:
+    def told(self: GrantTally, node: int, served: Served | None, after: int | None) -> None:
         self._told[node] = served
 
-    monkeypatch.setattr(Turn, "told", told)
+    monkeypatch.setattr(GrantTally, "told", told)
     with pytest.raises(AssertionError, match="believes in one node of three"):
         an_old_announcement()
 
 
 def test_the_second_fails_without_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    heed = Seat.heed
+    accept = Ticket.accept
 
-    def all_count(self: Seat, node: int, answer: object, sent_at: float) -> object:
+    def all_count(self: Ticket, node: int, answer: object, sent_at: float) -> object:
         if not isinstance(answer, Unavailable):
-            self.loose.pop(node, None)
-        return heed(self, node, answer, sent_at)
+            self.unanswered_since.pop(node, None)
+        return accept(self, node, answer, sent_at)
 
-    monkeypatch.setattr(Seat, "heed", all_count)
+    monkeypatch.setattr(Ticket, "accept", all_count)
     with pytest.raises(AssertionError, match="believes in one node of three"):
         a_request_that_comes_late()
 
@@ -220,21 +227,21 @@ def test_what_a_node_owes_is_not_forgotten_when_a_grant_is_told_that_nobody_beli
     """Two nodes announce Bob's grant while the third owes him an answer. It is too old to be believed, so he asks once more."""
     with a_world() as world:
         alice, bob, _ = world.clients
-        line = cast(QuorumLine, bob.site.backend)
+        line = cast(QuorumBackend, bob.site.backend)
         hold = take(world, alice, 20.0)
         assert hold is not None
         done(world, bob, line.open_inbox(0.2))
         assert isinstance(done(world, bob, line.claim(BOBS, 0.2)), Refused)
-        line._seats[BOBS.token].loose[2] = -inf  # the path broke under a request
+        ticket_of(line).unanswered_since[2] = -inf  # the path broke under a request
         heard = begin(bob, line.hear(bob.runtime.now() + 5))
         done(world, alice, release(alice.site, hold))
         pass_time(world, 0.1)
         ((announced,),) = heard
         assert announced.fence, "the other two are enough"
-        assert line._sit(BOBS).loose == {2: -inf}
+        assert ticket_of(line).unanswered_since == {2: -inf}
         done(world, bob, line.release("x", BOBS.token, 0.2))
-        assert not line._owed
-        assert not line._sit(BOBS).loose, "he has left"
+        assert not ticket_of(line).unanswered_since, "he has left"
+        assert not line.tickets.ask(BOBS).unanswered_since, "and begins anew"
 
 
 def test_nobody_listens_to_fewer_than_a_quorum() -> None:
@@ -242,16 +249,16 @@ def test_nobody_listens_to_fewer_than_a_quorum() -> None:
     and if they are dead as well, that is said, or whoever listens would try again and again without a pause."""
     with a_world() as world:
         alice, bob, _ = world.clients
-        line = cast(QuorumLine, bob.site.backend)
+        line = cast(QuorumBackend, bob.site.backend)
         hold = take(world, alice, 20.0)
         assert hold is not None
         done(world, bob, line.open_inbox(0.2))
         assert isinstance(done(world, bob, line.claim(BOBS, 0.2)), Refused)
         for index in (1, 2):
-            line._ears[index].open = False
-            line.electorate.suspect(index)
+            line.inboxes.subscriptions[index].open = False
+            line.markers.quarantine(index)
         done(world, bob, line.open_inbox(0.2))
-        assert line._hearing >= line.needed
+        assert line.inboxes.hearing >= line.needed
         for node in world.nodes[1:]:
             node.crash(forget=False)
         assert isinstance(done(world, bob, line.hear(bob.runtime.now() + 20)), Unavailable)

@@ -74,8 +74,8 @@ def test_what_the_model_names_exists(page: str) -> None:
 
 def test_a_name_that_is_gone_is_found() -> None:
     assert strangers_in("flow/ask.py: ask, askk") == ["flow/ask.py: askk"]
-    assert strangers_in("backends/quorum.py: QuorumBackend._heal, QuorumBackend.cure, flow/nowhere.py: x") == [
-        "backends/quorum.py: QuorumBackend.cure",
+    assert strangers_in("backends/quorum/extension.py: Extending._heal, Extending.cure, flow/nowhere.py: x") == [
+        "backends/quorum/extension.py: Extending.cure",
         "flow/nowhere.py",
     ]
 

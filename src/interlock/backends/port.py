@@ -38,6 +38,7 @@ class Capabilities(NamedTuple):
     foreign: bool  # shares its keys with other lock libraries
     lines: bool = False  # keeps a line of those who wait: it is a `Line`
     modes: bool = False  # carries claims of several names, and shared ones: see `Claim`
+    light: bool = False  # its requests may share the task of whoever races them: see `Runtime.race`
 
 
 class Backend(Protocol):
@@ -83,7 +84,7 @@ class Backend(Protocol):
         """Let go of connections and files. Leases stay until they are released or expire."""
 
 
-class Standing(NamedTuple):
+class NodeStatus(NamedTuple):
     """How a node stands: its roll, whether that is still good, and what the node is.
 
     A roll is good for one life of the node's memory. A node that was restarted, or failed over to its replica, may have come
@@ -104,6 +105,9 @@ class Standing(NamedTuple):
     trouble: tuple[str, ...] = ()
     renewed: str = ""
     waits: tuple[Wait, ...] = ()
+
+
+Standing = NodeStatus  # its name in the stores, for now
 
 
 class Member(Backend, Protocol):
@@ -208,4 +212,4 @@ class LineMember(Member, Protocol):
 Opener = Callable[[Any, Runtime], Backend]
 """What a URL scheme is registered with: `open(url_or_client_object, runtime)`. Must not touch the network."""
 
-__all__ = ["Backend", "Capabilities", "Line", "LineMember", "Member", "Opener", "Standing"]
+__all__ = ["Backend", "Capabilities", "Line", "LineMember", "Member", "NodeStatus", "Opener", "Standing"]

@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .membership import KEPT, OtherList, common_list, digest, superseded
-from .quorum import Roll, votes_needed
+from .quorum import Marker, votes_needed
 from .shown import listed
 
 CLOSING, DRAINING, COMMITTING, OPENING, DONE = "closing", "draining", "committing", "opening", "done"
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
     old: bool
     new: bool
     heard: bool = False
-    roll: Roll | None = None
+    roll: Marker | None = None
     good: bool = False
     held: float = 0.0
 
@@ -60,7 +60,7 @@ class Step(NamedTuple):
     """What comes next: the rolls to give to nodes, by number. No rolls: there is something to wait for, or it is over."""
 
     stage: str
-    rolls: Mapping[int, Roll] = {}
+    rolls: Mapping[int, Marker] = {}
     waits_for: Sequence[int] = ()  # nodes that hold leases, or are missing
 
 
@@ -82,13 +82,13 @@ class Sight:
         known = [node.roll.high for node in seen if node.roll is not None and node.old] + [roll.high for roll in moved]
         high = max(known, default=0)
         window = max((node.roll.window for node in seen if node.roll is not None), default=0.0)
-        self.closed = Roll(self.new, high, high, True, window, (), *self._lineage(moved))
+        self.closed = Marker(self.new, high, high, True, window, (), *self._lineage(moved))
         self.opened, self.retired = self.closed._replace(closed=False), self.closed._replace(to=self.new)
         self.any_open = any(not roll.closed for roll in moved)
         self.left = sum(node.old and self.moved(node) for node in seen)  # so many have left the old list
         self.past = self.any_open or self.left >= self.needed
 
-    def _lineage(self, moved: Sequence[Roll]) -> tuple[int, tuple[str, ...]]:
+    def _lineage(self, moved: Sequence[Marker]) -> tuple[int, tuple[str, ...]]:
         if self.last is None:
             return max(((roll.era, roll.was) for roll in moved), default=(0, ()))
         was = dict.fromkeys((digest(self.old), *self.last.was))
@@ -134,7 +134,7 @@ class Sight:
         return f"{node.address} belongs to another quorum: {listed(roll.nodes)}"
 
 
-def _name_of(old: Sequence[str], new: Sequence[str], rolls: Mapping[str, Roll]) -> tuple[str, ...]:
+def _name_of(old: Sequence[str], new: Sequence[str], rolls: Mapping[str, Marker]) -> tuple[str, ...]:
     """The old list as its nodes call it."""
     if tuple(sorted(old)) == new:
         raise Refusal("the two lists are the same: there is nothing to change")

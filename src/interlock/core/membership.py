@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from hashlib import sha256
 
-from .quorum import Roll, votes_needed
+from .quorum import Marker, votes_needed
 
 KEPT = 16  # how many earlier lists a roll names
 
@@ -30,7 +30,7 @@ class OtherList(Exception):
 
 
 def common_list(
-    own: Sequence[str], rolls: Mapping[str, Roll | None], known: tuple[str, ...] = (), ours: Container[str] = ()
+    own: Sequence[str], rolls: Mapping[str, Marker | None], known: tuple[str, ...] = (), ours: Container[str] = ()
 ) -> tuple[str, ...]:
     """The list of nodes to vote with: ours, or the same nodes as somebody else calls them. Raises OtherList.
 
@@ -75,9 +75,9 @@ def common_list(
     return chosen
 
 
-def _last(nodes: tuple[str, ...], rolls: Iterable[Roll]) -> Roll:
+def _last(nodes: tuple[str, ...], rolls: Iterable[Marker]) -> Marker:
     """The latest roll of a list."""
-    return max((roll for roll in rolls if roll.nodes == nodes), key=lambda roll: roll.era, default=Roll(nodes, era=-1))
+    return max((roll for roll in rolls if roll.nodes == nodes), key=lambda roll: roll.era, default=Marker(nodes, era=-1))
 
 
 def digest(nodes: Sequence[str]) -> str:
@@ -85,18 +85,18 @@ def digest(nodes: Sequence[str]) -> str:
     return sha256("\n".join(nodes).encode()).hexdigest()[:16]
 
 
-def superseded(roll: Roll, others: Iterable[Roll]) -> bool:
+def superseded(roll: Marker, others: Iterable[Marker]) -> bool:
     """Whether the list of this roll was changed into that of one of the others, with or without steps in between."""
     name = digest(roll.nodes)
     return any(other.era > roll.era and name in other.was for other in others)
 
 
-def lineage(roll: Roll) -> str:
+def lineage(roll: Marker) -> str:
     """What a roll says about changes of the list, as text for a store to keep."""
     return "\n".join([f"{roll.era}", " ".join(roll.was), *roll.to])
 
 
-def with_lineage(roll: Roll, text: str) -> Roll:
+def with_lineage(roll: Marker, text: str) -> Marker:
     """The roll with what that text says. Text that is none says nothing."""
     era, was, *to = [*text.split("\n"), "", ""][: max(2, text.count("\n") + 1)]
     number = int(era) if era.isascii() and era.isdigit() and len(era) < 10 else 0

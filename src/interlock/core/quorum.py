@@ -166,7 +166,7 @@ class Extensions:
         ]
 
 
-class Roll(NamedTuple):
+class Marker(NamedTuple):
     """What a node keeps about itself, and every vote needs. It is good for one life of the node's memory: see `Standing`.
 
     `nodes`: the addresses of the quorum that it votes in, in order. `high`: no fence it stored was higher. `seed`: every fence
@@ -196,6 +196,9 @@ class Roll(NamedTuple):
         return self.closed and self.to == self.nodes
 
 
+Roll = Marker  # its name in the port and in the stores, for now
+
+
 class Quarantine(NamedTuple):
     """A node that may have forgotten leases, and until when one of them may be alive: for ever while that is not known.
 
@@ -209,7 +212,7 @@ class Quarantine(NamedTuple):
     loss: str = ""
 
 
-def reseed(rolls: Sequence[Roll], nodes: Sequence[str]) -> Roll | None:
+def reseed(rolls: Sequence[Marker], nodes: Sequence[str]) -> Marker | None:
     """The roll for a node that has served its quarantine, from those of the others. None: too few others have one.
 
     A quorum of the others shares a node with every quorum that ever stored a fence, even one that the forgetful node was
@@ -221,10 +224,10 @@ def reseed(rolls: Sequence[Roll], nodes: Sequence[str]) -> Roll | None:
     return reopened(rolls, nodes, high, high)
 
 
-def reopened(rolls: Sequence[Roll], nodes: Sequence[str], high: int, seed: int) -> Roll:
+def reopened(rolls: Sequence[Marker], nodes: Sequence[str], high: int, seed: int) -> Marker:
     """A roll for these nodes, which goes on in the era that any of the rolls knows of."""
     known = [roll for roll in rolls if roll.nodes == tuple(nodes)]
-    last = max(known, key=lambda roll: roll.era, default=Roll(tuple(nodes)))
+    last = max(known, key=lambda roll: roll.era, default=Marker(tuple(nodes)))
     window = max((roll.window for roll in rolls), default=0.0)
     return last._replace(high=high, seed=seed, closed=False, to=(), window=window)
 

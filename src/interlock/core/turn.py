@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class Turn:
+class GrantTally:
     """Which nodes say that it is somebody's turn who waits. Feed it what they announce.
 
     Invariant: nodes count for a grant only with the same fence, and only for what they granted after the last answer that they

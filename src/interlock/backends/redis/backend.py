@@ -67,8 +67,7 @@ from .transport import Transport
 class RedisBackend(RedisNode):
     """See `port.LineMember`, where each verb is described or referred to."""
 
-    capabilities = Capabilities(processes=True, hosts=True, survives=True, foreign=True, lines=True)
-    light = True  # see `Runtime.race`
+    capabilities = Capabilities(processes=True, hosts=True, survives=True, foreign=True, lines=True, light=True)
 
     def __init__(self, address: str, transport: Transport, runtime: Runtime) -> None:
         super().__init__(address, transport, runtime)

@@ -12,9 +12,9 @@ from types import FrameType
 from typing import Any
 
 from ...api.options import where
-from ...backends.port import Member, Standing
+from ...backends.port import Member, NodeStatus
 from ...backends.quorum import check_list
-from ...backends.quorum_change import QuorumChange
+from ...backends.quorum.change import QuorumChange
 from ...backends.registry import open_member
 from ...core import change, checks
 from ...errors import Unavailable, UsageError
@@ -76,13 +76,13 @@ def _show(arguments: argparse.Namespace, within: float) -> int:
         step(_race([member.roll(within) for member in members], answers))
     said = [(member.address, answers[number]) for number, member in enumerate(members)]
     for _, answer in said:
-        if not isinstance(answer, Standing | Unavailable):
+        if not isinstance(answer, NodeStatus | Unavailable):
             raise answer
     print(as_json(said) if arguments.json else as_text(said))
-    return exits.OK if any(isinstance(answer, Standing) for _, answer in said) else exits.UNAVAILABLE
+    return exits.OK if any(isinstance(answer, NodeStatus) for _, answer in said) else exits.UNAVAILABLE
 
 
-async def _race(work: Sequence[Coroutine[Any, Any, Standing]], answers: dict[int, Any]) -> None:
+async def _race(work: Sequence[Coroutine[Any, Any, NodeStatus]], answers: dict[int, Any]) -> None:
     def ended(number: int, outcome: Any) -> bool:
         answers[number] = outcome
         return False

@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ...backends.port import Standing
-from ...backends.quorum_change import Held, Outcome, Progress
+from ...backends.port import NodeStatus
+from ...backends.quorum.change import Held, Outcome, Progress
 from ...core import change
 from ...core.shown import listed, shown
 
@@ -28,7 +28,7 @@ DOING = {
 }
 
 
-def state_of(standing: Standing) -> str:
+def state_of(standing: NodeStatus) -> str:
     """One word: see the help of `interlock quorum show`."""
     roll = standing.roll
     if roll is None:
@@ -40,12 +40,12 @@ def state_of(standing: Standing) -> str:
     return ("leaving" if roll.to else "closed") if roll.closed else "open"
 
 
-def as_text(said: Sequence[tuple[str, Standing | BaseException]]) -> str:
+def as_text(said: Sequence[tuple[str, NodeStatus | BaseException]]) -> str:
     """A few lines for each node."""
     lines = []
     width = max(len(address) for address, _ in said)
     for address, answer in said:
-        if not isinstance(answer, Standing):
+        if not isinstance(answer, NodeStatus):
             lines.append(f"{address:<{width}}  silent ({getattr(answer, 'cause', '')})")
             continue
         state, roll = state_of(answer), answer.roll
@@ -59,17 +59,17 @@ def as_text(said: Sequence[tuple[str, Standing | BaseException]]) -> str:
     return "\n".join(lines)
 
 
-def _renewed(answer: Standing) -> str:
+def _renewed(answer: NodeStatus) -> str:
     return f"; {shown(answer.renewed)} is renewed" if answer.renewed and answer.held else ""
 
 
-def as_json(said: Sequence[tuple[str, Standing | BaseException]]) -> str:
+def as_json(said: Sequence[tuple[str, NodeStatus | BaseException]]) -> str:
     """One JSON object in one line of ASCII."""
     return json.dumps({"nodes": [_facts(address, answer) for address, answer in said]})
 
 
-def _facts(address: str, answer: Standing | BaseException) -> dict[str, object]:
-    if not isinstance(answer, Standing):
+def _facts(address: str, answer: NodeStatus | BaseException) -> dict[str, object]:
+    if not isinstance(answer, NodeStatus):
         return {"node": address, "state": "silent", "detail": str(answer)}
     state, roll = state_of(answer), answer.roll
     return {
@@ -105,7 +105,7 @@ class Reporter:
         self._at = 0.0
 
     def __call__(self, progress: Progress) -> None:
-        """See `quorum_change.QuorumChange.run`."""
+        """See `change.QuorumChange.run`."""
         now, what = time.monotonic(), doing(progress)
         if what == self._last and now < self._at + AGAIN:
             return

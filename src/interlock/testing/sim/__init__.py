@@ -3,7 +3,7 @@
     simulate(Plan.of(seed, ["delay", "crash"]))   one history, judged: `Outcome`
     interlock sim --seed 7 --faults delay,crash   the same on the command line, as a timeline
 
-What is real: `core`, `flow` (acquire, wait, hold, gate, hub, keeper), `backends.quorum` with its electorate, and the memory
+What is real: `core`, `flow` (acquire, wait, hold, gate, hub, keeper), `backends.quorum` with all its parts, and the memory
 store as each node's state. What is simulated: time, processes and tasks (`kernel`, `runtime`), connections (`wire`), the
 transport under the port (`path`, by the rules of `backends.redis.aio`), and what goes wrong (`faults`).
 

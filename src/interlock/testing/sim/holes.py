@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
-from ...backends import electorate
 from ...backends.memory import MemoryBackend
 from ...backends.port import Standing
-from ...backends.quorum import QuorumBackend
+from ...backends.quorum import markers, opening
+from ...backends.quorum.markers import Markers
+from ...backends.quorum.readmission import Readmission
 from ...backends.unanswered import Unanswered
 from ...core.lease import Hold
 from ...core.quorum import Quarantine, Roll
@@ -25,24 +26,24 @@ Patch = tuple[object, str, Any]
 
 
 def _hasty_readmission() -> list[Patch]:
-    def measure(self: electorate.Electorate, quarantine: Quarantine, *more: Any) -> Quarantine:
+    def measure(self: Readmission, quarantine: Quarantine, *more: Any) -> Quarantine:
         return quarantine._replace(until=self._runtime.now())
 
-    return [(electorate.Electorate, "_measure", measure)]
+    return [(Readmission, "_measure", measure)]
 
 
 def _unsettled() -> list[Patch]:
-    real = electorate.Electorate._measure
+    real = Readmission._measure
 
-    def measure(self: electorate.Electorate, quarantine: Quarantine, *more: Any) -> Quarantine | None:
+    def measure(self: Readmission, quarantine: Quarantine, *more: Any) -> Quarantine | None:
         measured = real(self, quarantine._replace(since=-inf), *more)
         return measured and measured._replace(since=quarantine.since)
 
-    return [(electorate.Electorate, "_measure", measure)]
+    return [(Readmission, "_measure", measure)]
 
 
 def _no_window() -> list[Patch]:
-    return [(QuorumBackend, "_in_time", lambda self, sent_at, window: True)]
+    return [(Markers, "in_time", lambda self, sent_at, window: True)]
 
 
 def _undo_of_the_living() -> list[Patch]:
@@ -50,7 +51,7 @@ def _undo_of_the_living() -> list[Patch]:
 
 
 def _silence_is_loss() -> list[Patch]:
-    return [(electorate, "missing_at_birth", lambda nodes: nodes)]
+    return [(markers, "missing_at_birth", lambda nodes: nodes), (opening, "missing_at_birth", lambda nodes: nodes)]
 
 
 def _old_wait() -> list[Patch]:

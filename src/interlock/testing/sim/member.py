@@ -25,8 +25,7 @@ SILENCE = 3.0  # seconds after which an inbox asks whether the node is there, as
 class SimMember:
     """See `port.LineMember` and `port.Line`."""
 
-    capabilities = Capabilities(processes=True, hosts=True, survives=True, foreign=False, lines=True)
-    light = True  # see `Runtime.race`
+    capabilities = Capabilities(processes=True, hosts=True, survives=True, foreign=False, lines=True, light=True)
     path_type: Callable[..., Path] = Path
 
     def __init__(self, link: Link, runtime: SimRuntime, number: str = "") -> None:

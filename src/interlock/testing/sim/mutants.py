@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any, NamedTuple
 
-from ...backends import electorate, unanswered
+from ...backends import unanswered
 from ...backends.memory import Memory, MemoryBackend
 from ...backends.port import Standing
-from ...backends.quorum import QuorumBackend
+from ...backends.quorum import poller
+from ...backends.quorum.readmission import Readmission
+from ...backends.quorum.vote import Voting
 from ...backends.unanswered import Unanswered
 from ...core import lease, quorum, renewal
 from ...core.claim import Gone, Granted, Renewal
@@ -62,7 +64,7 @@ def _half_quorum() -> list[Patch]:
     def half(nodes: int, limit: int | None = 1) -> int:
         return max(nodes // 2, 1)
 
-    return [(quorum, "votes_needed", half), (electorate, "votes_needed", half)]
+    return [(quorum, "votes_needed", half), (poller, "votes_needed", half)]
 
 
 def _validity_from_reply() -> list[Patch]:
@@ -89,10 +91,10 @@ def _wall_clock() -> list[Patch]:
 
 
 def _no_write_back() -> list[Patch]:
-    async def agree(self: QuorumBackend, claim: Any, tally: Any, each: float) -> Granted:
+    async def agree(self: Voting, claim: Any, tally: Any, each: float) -> Granted:
         return Granted(tally.fence(), claim.ttl)
 
-    return [(QuorumBackend, "_agree", agree)]
+    return [(Voting, "_agree", agree)]
 
 
 def _write_back_unchecked() -> list[Patch]:
@@ -176,7 +178,7 @@ def _any_life() -> list[Patch]:
 
 
 def _any_wait() -> list[Patch]:
-    informed = electorate.Electorate._informed
+    informed = Readmission._informed
 
     def by_any_loss(self: Any, quarantine: Any, others: list[Standing], own: Standing) -> Any:
         def oldest(standing: Standing) -> Standing:
@@ -184,7 +186,7 @@ def _any_wait() -> list[Patch]:
 
         return informed(self, quarantine, [oldest(other) for other in others], oldest(own))
 
-    return [(electorate.Electorate, "_informed", by_any_loss)]
+    return [(Readmission, "_informed", by_any_loss)]
 
 
 def _no_undo() -> list[Patch]:

@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple
 
-from ..core import change
-from ..core.change import Refusal, Seen, Step, TooLate
-from ..core.quorum import Roll, table, verdict_of
-from ..errors import InterlockError, NoQuorum, Unavailable, UsageError, Vote
-from ..runtime.base import Runtime
-from .port import Member, Standing
+from ...core import change
+from ...core.change import Refusal, Seen, Step, TooLate
+from ...core.quorum import Marker, table, verdict_of
+from ...errors import InterlockError, NoQuorum, Unavailable, UsageError, Vote
+from ...runtime.base import Runtime
+from ..port import Member, NodeStatus
 
 PAUSE = 0.1  # between two looks, when there is nothing to do
 PATIENCE = 10.0  # for so long nodes that are missing are waited for, once there is no way back, or on the way back
@@ -67,12 +67,12 @@ class _Server:
 
     def __init__(self, member: Member, old: bool, new: bool) -> None:
         self.member, self.old, self.new = member, old, new
-        self.standing: Standing | None = None
+        self.status: NodeStatus | None = None
         self.trouble: BaseException | None = None
 
     @property
     def seen(self) -> Seen:
-        here = self.standing
+        here = self.status
         if here is None:
             return Seen(self.member.address, self.old, self.new)
         return Seen(self.member.address, self.old, self.new, True, here.roll, here.good, here.held)
@@ -170,25 +170,25 @@ class QuorumChange:
         await self._runtime.race(work, ended)
         return taken[0]
 
-    async def _give(self, server: _Server, roll: Roll) -> bool:
-        assert server.standing is not None  # noqa: S101 - it was heard
-        return await server.member.enroll(roll, server.standing.loss, self._within)
+    async def _give(self, server: _Server, marker: Marker) -> bool:
+        assert server.status is not None  # noqa: S101 - it was heard
+        return await server.member.enroll(marker, server.status.loss, self._within)
 
     # --- looking --------------------------------------------------------------------------------------------------------
 
     async def _look(self, mark: bool = True) -> None:
         """Ask every node how it stands. Raises UsageError for what must not vote, and for what refuses the question."""
-        answers: dict[int, Standing | BaseException] = {}
+        answers: dict[int, NodeStatus | BaseException] = {}
 
-        def ended(number: int, outcome: Standing | BaseException) -> bool:
+        def ended(number: int, outcome: NodeStatus | BaseException) -> bool:
             answers[number] = outcome
             return False
 
         await self._runtime.race([server.member.roll(self._within, mark) for server in self._servers], ended)
         for number, answer in answers.items():
             server = self._servers[number]
-            server.standing = answer if isinstance(answer, Standing) else None
-            server.trouble = None if isinstance(answer, Standing) else answer
+            server.status = answer if isinstance(answer, NodeStatus) else None
+            server.trouble = None if isinstance(answer, NodeStatus) else answer
             if server.trouble is not None and not isinstance(server.trouble, Unavailable):
                 raise server.trouble
         self._vet()
@@ -197,7 +197,7 @@ class QuorumChange:
         """As `Electorate` does for clients. A server that each list knows by another address is one server."""
         known: dict[str, _Server] = {}
         for server in list(self._servers):
-            here = server.standing
+            here = server.status
             if here is None:
                 continue
             if here.replica:
@@ -224,7 +224,7 @@ class QuorumChange:
 
     async def _held(self, server: _Server) -> Held:
         """What a node holds. Who has a lease that is renewed there is asked for now and then."""
-        address, here = server.member.address, server.standing
+        address, here = server.member.address, server.status
         assert here is not None  # noqa: S101 - it was heard
         if not here.renewed:
             return Held(address, here.held)
@@ -242,7 +242,7 @@ class QuorumChange:
         """Who is there and who is not."""
         votes = []
         for number, server in enumerate(self._servers):
-            here = server.standing
+            here = server.status
             if here is None:
                 verdict, detail = verdict_of(server.trouble)
             elif number in step.waits_for:
