@@ -39,6 +39,7 @@ class _Release(Question):
     ) -> None:
         self.done: set[int] = set(free)  # nodes that are rid of it
         self.held = 0  # so many of them had it
+        self.failed: set[int] = set()  # nodes that have not answered
         # Of a token that has the lock, the quorum is heard; of one that has not, there may be none.
         self.looks = not held or known is not None
         self._ticket, self._known, self._needed = ticket, known, poller.needed
@@ -61,7 +62,7 @@ class _Release(Question):
             self.done.add(index)
             self.held += answer
         else:
-            self._ticket.failed.add(index)
+            self.failed.add(index)
         return self.held >= self._needed or (self._known is not None and self._known <= self.done)
 
     def enough(self) -> bool:
@@ -96,5 +97,6 @@ class Releasing:
         except BaseException:
             self._tickets.to_undo(ticket)
             raise
+        ticket.failed |= question.failed
         self._tickets.left(ticket, confirmed=len(question.done) >= self._poller.needed or not asked)
         return Released(len(question.done), question.held, poll, ticket)
