@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from interlock.backends import quorum_line, unanswered
+from interlock.backends import unanswered
+from interlock.backends.quorum import ticket
 from interlock.backends.in_line import InLine
 from interlock.backends.unanswered import OVERDUE, State, Unanswered
 
@@ -303,7 +304,7 @@ def test_many_records_are_not_looked_at_each_time() -> None:
 
 
 def test_a_token_takes_the_same_path_for_longer_than_a_quorum_counts_on_it() -> None:
-    assert quorum_line.SAME_PATH < unanswered.OVERDUE
+    assert ticket.SAME_PATH < unanswered.OVERDUE
 
 
 # --- those in line --------------------------------------------------------------------------------------------------------

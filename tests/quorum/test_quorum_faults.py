@@ -651,7 +651,8 @@ def test_many_unanswered_releases_leave_nothing_on_record(
             await kit.sleep(0.1)
             await member.inspect("x", 5.0)
         assert forgotten()
-        assert not backend._where
+        assert all(ticket.state.name == "GONE" for ticket in backend.tickets._gone.values())
+        assert not backend.tickets._tickets
 
     run_body(body, urls(three), colour)
 

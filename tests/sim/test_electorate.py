@@ -180,6 +180,27 @@ def test_what_we_hold_ourselves_is_waited_for_whatever_others_have_noted(world: 
     assert [node.memory.roll for node in world.nodes] == [None] * 3, "Alice let nodes in that forgot her lease"
 
 
+def test_a_client_without_a_quorum_sees_at_once_that_another_let_nodes_in(world: World) -> None:
+    """Bob would wait for two minutes, because of his own lease. Carol, who does not know of it, need not."""
+    _, bob, carol = world.clients
+    use(world, bob, carol)
+    bob.runtime.task(try_acquire(bob.site, "y", 60.0))
+    world.kernel.run(world.kernel.now + 0.05)
+    for number in range(3):
+        forgets(world, number)
+    notice(world, carol, bob)
+    quarantine = cast(QuorumBackend, bob.site.backend).nodes[0].quarantine
+    assert quarantine is not None
+    assert quarantine.until - bob.runtime.now() > 100.0
+    while any(node.memory.roll is None for node in world.nodes):
+        assert world.kernel.now < 60.0
+        use(world, carol)
+    began = world.kernel.now
+    while take(world, bob) is None:
+        assert world.kernel.now < began + 1.0
+        world.kernel.run(world.kernel.now + 0.1)
+
+
 def test_a_loss_without_a_name_does_not_begin_a_wait_anew(world: World) -> None:
     """A full server cannot be marked for a while. Its wait goes on."""
     alice = world.clients[0]

@@ -118,13 +118,13 @@ class Readmission:
     async def _admission(self, within: float) -> bool:
         """The next step for each node in quarantine. Whether there is another one to be taken now."""
         markers, now = self._markers, self._runtime.now()
+        # When too few can vote, most may have lost their memory: only the word of nearly all nodes will do then.
+        few = len(self._poller.able()) < self._needed
         # As they are before anything is asked: an answer counts for what was known then, and other threads are at it too.
-        due = {index: node.quarantine for index, node in enumerate(self._nodes) if self._due(node, now)}
+        due = {index: node.quarantine for index, node in enumerate(self._nodes) if self._due(node, now, few)}
         if not due:
             return False
         self._readmit_again = now + READMIT_PAUSE  # not with every claim, if it cannot be done now
-        # When too few can vote, most may have lost their memory: only the word of nearly all nodes will do then.
-        few = len(self._poller.able()) < self._needed
         asked = range(len(self._nodes)) if few else sorted({*self._poller.ready(), *due})
         statuses, poll = await markers.look(asked, within / 4, len(asked))  # the rest is for what was asked for
         # One that is a replica by now is kept out. It does not stop the others.
@@ -163,12 +163,13 @@ class Readmission:
         return more
 
     @staticmethod
-    def _due(node: Node, now: float) -> bool:
-        """Whether there is something to be done for it. A long wait is measured again: what it was for may be released."""
+    def _due(node: Node, now: float, few: bool) -> bool:
+        """Whether there is something to be done for it. A long wait is measured again: what it was for may be released. `few`:
+        no lock is to be had without it, so look each time, since another client may have let it in."""
         quarantine = node.quarantine
         if quarantine is None or node.health.retry_at > now:
             return False
-        return quarantine.until <= now or quarantine.until == inf or now >= node.measured_at + MEASURE_PAUSE
+        return few or quarantine.until <= now or quarantine.until == inf or now >= node.measured_at + MEASURE_PAUSE
 
     def _informed(self, quarantine: Quarantine, others: list[NodeStatus], own: NodeStatus) -> Quarantine:
         """What other clients have had the nodes note of this wait, if that is more than we know. Counted from now: the answers
