@@ -59,7 +59,7 @@ async def eventually(kit: Kit, true: Callable[[], object]) -> None:
 
 
 def asleep(client: Any, name: str, number: int = 1) -> bool:
-    door = client._site.gate._doors.get(name)
+    door = client._site.queue._queues.get(name)
     return door is not None and [waiter.bell is not None for waiter in door.waiters] == [True] * number
 
 
@@ -483,7 +483,7 @@ def test_a_listener_that_was_cancelled_before_it_began_is_started_again() -> Non
         store = f"memory://{uuid4().hex}"
         async with AsyncClient(store, ttl=30) as client, AsyncClient(store, ttl=30) as other:
             lease, waiter = await other.lock("x").acquire(), asyncio.create_task(client.lock("x").acquire())
-            hub = client._site.hub
+            hub = client._site.listener
             while hub._spawned is None:
                 await asyncio.sleep(0)
             first: Any = hub._spawned

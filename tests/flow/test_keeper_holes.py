@@ -329,7 +329,7 @@ def test_a_lease_whose_release_failed_is_looked_at_at_once() -> None:
     with Client(f"memory://{uuid4().hex}", ttl=1000) as client:
         lease, seen = client.lock("x").acquire(), []  # type: ignore[var-annotated]
         never_asks(client, SimpleNamespace(sleep=AsyncMock()), 0.0)  # type: ignore[arg-type]
-        client._site.gate.mind = seen.append
+        client._site.queue.mind = seen.append
         with pytest.raises(interlock.Unavailable):
             lease.release()
         assert seen == [lease._hold]

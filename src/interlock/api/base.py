@@ -7,9 +7,9 @@ from typing import Any
 from weakref import ref
 
 from ..core.lease import DOUBTFUL, HELD, Hold
+from ..flow.context import Context
 from ..flow.hold import check
-from ..flow.keep import Keeper
-from ..flow.site import Site
+from ..flow.renewing.keeper import Keeper
 from ..runtime import forks
 from .options import Callback, Options
 
@@ -58,7 +58,7 @@ class BaseLease:
 
     __slots__ = ("__weakref__", "_born", "_keeper", "_leashes", "_mine", "_site")
 
-    def __init__(self, site: Site, keeper: Keeper, hold: Hold, options: Options) -> None:
+    def __init__(self, site: Context, keeper: Keeper, hold: Hold, options: Options) -> None:
         self._site = site
         self._keeper = keeper
         self._mine = hold

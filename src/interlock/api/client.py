@@ -20,8 +20,8 @@ from ..errors import InterlockError
 from ..flow import acquire as acquiring
 from ..flow import hold as holding
 from ..flow.closing import close
-from ..flow.keep import Keeper
-from ..flow.site import Site
+from ..flow.context import Context
+from ..flow.renewing.keeper import Keeper
 from ..runtime.blocking import BlockingRuntime, run
 from .base import BaseLease
 from .blocks import Entered, entering, leaving
@@ -106,7 +106,7 @@ class Lease(BaseLease):
 class Lock:
     """A name with options. Has no state of its own: share it between threads or tasks, use it again and again."""
 
-    def __init__(self, site: Site, keeper: Keeper, name: str, options: Options) -> None:
+    def __init__(self, site: Context, keeper: Keeper, name: str, options: Options) -> None:
         self._site = site
         self._keeper = keeper
         self._options = options
@@ -207,7 +207,7 @@ class Client:
         bound = checks.request_timeout(1.0 if request_timeout is UNSET else request_timeout)
         given = request_timeout is not UNSET and isinstance(nodes, list | tuple)
         self._options = Options.checked(ttl, timeout, renew, drift, bound if given else 0.0)
-        self._site = Site.of(opened(url, nodes, runtime), runtime, bound, self._options.drift)
+        self._site = Context.of(opened(url, nodes, runtime), runtime, bound, self._options.drift)
         self._keeper = Keeper(self._site)
 
     @property

@@ -116,7 +116,7 @@ class Ear:
 class QuorumLine(QuorumBackend):
     """See `port.Line`. Make it with `open_quorum`."""
 
-    rely = 6.0  # seconds, see `flow.gate`: a question costs every node several commands
+    rely = 6.0  # seconds, see `flow.waiting.queue`: a question costs every node several commands
 
     def __init__(self, members: Sequence[LineMember], runtime: Runtime) -> None:
         super().__init__(members, runtime)

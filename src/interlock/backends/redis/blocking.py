@@ -27,9 +27,9 @@ from math import inf
 
 from ...errors import InterlockError, Unavailable, UsageError
 from ...runtime import forks
+from ...runtime.at_exit import rest_at_exit
 from ...runtime.base import by_a_handler, now
 from ...runtime.blocking import ThreadBell
-from ...runtime.ending import rest_at_exit
 from .connect import Recipe
 from .resp import ProtocolError, Reply
 from .scripts import Request

@@ -18,8 +18,8 @@ from ...core.quorum import Roll
 from ...core.waits import Wait
 from ...errors import Unavailable, UsageError
 from ...runtime import forks
+from ...runtime.at_exit import rest_at_exit
 from ...runtime.base import by_a_handler
-from ...runtime.ending import rest_at_exit
 from ..port import Capabilities, Standing
 from . import faults
 from .entrance import CLOSED

@@ -15,8 +15,8 @@ from ...errors import AcquireTimeout, InterlockError
 from ...flow import acquire as acquiring
 from ...flow import hold as holding
 from ...flow.closing import close
-from ...flow.keep import Keeper
-from ...flow.site import Site
+from ...flow.context import Context
+from ...flow.renewing.keeper import Keeper
 from .kernel import Aim, Future, Process, Struck
 from .member import SimMember
 from .runtime import SimRuntime
@@ -40,7 +40,7 @@ class Client:
         self.faces = [self.face]
 
     @property
-    def site(self) -> Site:
+    def site(self) -> Context:
         """That of the client as it is now."""
         return self.face.site
 
@@ -72,7 +72,7 @@ class Face:
         members = [SimMember(link, runtime, number) for link in client.links]
         backend = members[0] if len(members) == 1 else open_quorum(members, runtime)
         plan, backend = world.plan, _dawdling(backend, runtime, world.kernel.random)
-        self.site = Site.of(backend, runtime, plan.request_timeout, plan.drift)
+        self.site = Context.of(backend, runtime, plan.request_timeout, plan.drift)
         self.keeper = Keeper(self.site)
 
     async def close(self) -> None:

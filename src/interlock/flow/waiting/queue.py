@@ -1,4 +1,4 @@
-"""The process gate: those of one client who wait for the same name, in the order in which they came.
+"""The process queue: those of one client who wait for the same name, in the order in which they came.
 
 Only the first of them asks the store. Whoever releases a name that somebody here waits for hands it over: one request releases
 the one token and claims for the next. So three hundred tasks cost a store no more than one.
@@ -23,15 +23,15 @@ from _thread import RLock  # threading itself is forbidden to flows: it invites 
 from collections.abc import Callable
 from contextlib import suppress
 
-from ..core.claim import Refused
-from ..core.lease import Hold, Policy
-from ..errors import Unavailable
-from ..runtime import forks
-from ..runtime.base import Bell
+from ...core.claim import Refused
+from ...core.lease import Hold, Policy
+from ...errors import Unavailable
+from ...runtime import forks
+from ...runtime.base import Bell
 
 STREAK = 16  # hand-overs in a row within one process, before one that goes to whoever has waited longest, here or elsewhere
 LOOK = 10.0  # seconds for which one that is not first sleeps at most: it may become first without being told
-RELY = 3.0  # seconds for which one in the store's line relies on what it was told: see `Gate.relied_on`
+RELY = 3.0  # seconds for which one in the store's line relies on what it was told: see `LocalQueue.relied_on`
 SWEEP = 1024  # names more than at the last look, before those whose leases are over are forgotten
 
 
@@ -41,7 +41,7 @@ class Waiter:
     # Where each begins. In the class, not in each: most waiters find the lock free and never come to any of it.
     bell: Bell | None = None
     hold: Hold | None = None  # what it has got, by whomever
-    inside = False  # it stands at its door
+    inside = False  # it stands at its queue
     gone = False
     in_line = False  # it stands in the store's line, or may
     deaf = False  # it cannot be told: there is no inbox
@@ -67,10 +67,10 @@ class Waiter:
             self.bell.ring()
 
 
-NOBODY: list[Waiter] = []  # who waits at most doors: not one list each. It is never added to
+NOBODY: list[Waiter] = []  # who waits at most queues: not one list each. It is never added to
 
 
-class Door:
+class NameQueue:
     """One name: who of this client holds it, and who waits for it."""
 
     __slots__ = ("holder", "streak", "waiters", "watched")
@@ -101,24 +101,24 @@ class Door:
             self.holder.watch(self.told)
 
 
-class Gate:
-    """The doors of one client."""
+class LocalQueue:
+    """The queues of one client."""
 
     def __init__(self) -> None:
         self.rely = RELY
         self.closed = False
         self.mind: Callable[[Hold], None] | None = None  # see `Keeper.mind`
-        self._doors: dict[str, Door] = {}
+        self._queues: dict[str, NameQueue] = {}
         self.disown()
         forks.watch(self)
 
     def disown(self) -> None:
         """See `forks`: a child holds nothing of the parent's, and nobody waits there."""
-        for door in self._doors.values():
-            for waiter in door.waiters:  # one may be the thread that forked, from a signal handler: its token is the parent's
+        for queue in self._queues.values():
+            for waiter in queue.waiters:  # one may be the thread that forked, from a signal handler: its token is the parent's
                 waiter.gone, waiter.in_line, waiter.hold = True, False, None
         self.guard = RLock()
-        self._doors = {}
+        self._queues = {}
         self._swept = 0
         self.in_line: dict[str, Waiter] = {}  # by token: whom the store may announce a grant to
 
@@ -127,21 +127,21 @@ class Gate:
     def enter(self, waiter: Waiter) -> None:
         """Wait behind those who came before."""
         with self.guard:
-            door = self._door(waiter.name, waiter.arrival)
+            queue = self._of(waiter.name, waiter.arrival)
             waiter.inside = True
-            if door.waiters:
-                door.waiters.append(waiter)
+            if queue.waiters:
+                queue.waiters.append(waiter)
                 return
-            door.waiters = [waiter]
-            door.watch()
+            queue.waiters = [waiter]
+            queue.watch()
 
     def enter_and_ask(self, waiter: Waiter) -> bool:
         """`enter` and `turn` of one that finds nobody here: it asks the store, now. False: somebody is; nothing was done."""
         with self.guard:
-            if self.closed or waiter.name in self._doors:
+            if self.closed or waiter.name in self._queues:
                 return False
             waiter.inside = waiter.asking = True
-            self._door(waiter.name, waiter.arrival).waiters = [waiter]
+            self._of(waiter.name, waiter.arrival).waiters = [waiter]
             return True
 
     def turn(self, waiter: Waiter, now: float, last: bool) -> float | None:
@@ -159,12 +159,12 @@ class Gate:
             return look_at
 
     def _look_at(self, waiter: Waiter, now: float) -> float | None:
-        door = self._doors[waiter.name]
-        while (first := door.waiters[0]) is not waiter:
+        queue = self._queues[waiter.name]
+        while (first := queue.waiters[0]) is not waiter:
             if not first.gone:
                 return now + LOOK
-            door.remove(first)  # a signal struck while it left
-        holder = door.holder
+            queue.remove(first)  # a signal struck while it left
+        holder = queue.holder
         if holder is not None and not holder.released and not holder.lost(now):
             return holder.deadline
         if waiter.offered:  # the answer to that will ring; it takes no longer than a question may
@@ -174,8 +174,8 @@ class Gate:
     def is_next(self, waiter: Waiter) -> bool:
         """Whether it is the one that a lease of this client will be handed over to."""
         with self.guard:
-            door = self._doors.get(waiter.name)
-            return door is not None and door.holder is not None and door.waiters[:1] == [waiter]
+            queue = self._queues.get(waiter.name)
+            return queue is not None and queue.holder is not None and queue.waiters[:1] == [waiter]
 
     def asked(self, waiter: Waiter, until: float) -> None:
         """Its question was answered: it asks again at `until`, or at once if it was told to meanwhile."""
@@ -198,27 +198,27 @@ class Gate:
             waiter.gone = True
             self.in_line.pop(waiter.token, None)
             self._remove(waiter)
-            door = self._doors.get(waiter.name)
-            if door is not None and not door.waiters and door.holder is None:
-                del self._doors[waiter.name]
+            queue = self._queues.get(waiter.name)
+            if queue is not None and not queue.waiters and queue.holder is None:
+                del self._queues[waiter.name]
             return waiter.hold
 
-    def _door(self, name: str, now: float) -> Door:
-        door = self._doors.get(name)
-        if door is None:
-            door = self._doors[name] = Door()
-            if len(self._doors) > 2 * self._swept + SWEEP:
-                self._sweep(door, now)
-        return door
+    def _of(self, name: str, now: float) -> NameQueue:
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = NameQueue()
+            if len(self._queues) > 2 * self._swept + SWEEP:
+                self._sweep(queue, now)
+        return queue
 
     def _remove(self, waiter: Waiter) -> None:
-        door = self._doors.get(waiter.name)
-        if door is not None:
-            first = door.waiters[:1] == [waiter]
-            door.remove(waiter)  # before it is said: a signal that strikes between the two must not leave it there for ever
+        queue = self._queues.get(waiter.name)
+        if queue is not None:
+            first = queue.waiters[:1] == [waiter]
+            queue.remove(waiter)  # before it is said: a signal that strikes between the two must not leave it there for ever
             waiter.inside = False
-            if first and door.waiters:
-                door.waiters[0].ring()
+            if first and queue.waiters:
+                queue.waiters[0].ring()
 
     # --- getting it -----------------------------------------------------------------------------------------------------
 
@@ -235,41 +235,41 @@ class Gate:
         if self.in_line:
             self.in_line.pop(hold.token, None)
             self.in_line.pop(waiter.token, None)
-        door = self._doors.get(waiter.name)
-        if door is None:
-            door = self._doors[waiter.name] = Door()
+        queue = self._queues.get(waiter.name)
+        if queue is None:
+            queue = self._queues[waiter.name] = NameQueue()
         if waiter.inside:
-            door.remove(waiter)
+            queue.remove(waiter)
             waiter.inside = False
-        door.streak = streak
-        self._now_holds(door, hold)
+        queue.streak = streak
+        self._now_holds(queue, hold)
 
-    def _now_holds(self, door: Door, hold: Hold) -> None:
-        door.holder = hold
-        if not door.waiters:
+    def _now_holds(self, queue: NameQueue, hold: Hold) -> None:
+        queue.holder = hold
+        if not queue.waiters:
             return
-        door.watch()
+        queue.watch()
         if hold.policy.renew and self.mind is not None:
             with suppress(RuntimeError, Unavailable):  # no thread to be had, or no descriptor
                 self.mind(hold)  # a keeper will say so if it is lost
                 return
-        door.waiters[0].ring()  # it has to mind the time itself
+        queue.waiters[0].ring()  # it has to mind the time itself
 
     def holds(self, hold: Hold) -> None:
         """A lease that was had without waiting."""
         with self.guard:
-            self._now_holds(self._door(hold.name, hold.began), hold)
+            self._now_holds(self._of(hold.name, hold.began), hold)
 
     def left(self, hold: Hold) -> None:
         """This lease is over: whoever is first here must ask, or is in the store's line."""
         with self.guard:
-            door = self._doors.get(hold.name)
-            if door is not None and door.holder is hold:
-                door.holder = None
-                if not door.waiters:
-                    del self._doors[hold.name]
+            queue = self._queues.get(hold.name)
+            if queue is not None and queue.holder is hold:
+                queue.holder = None
+                if not queue.waiters:
+                    del self._queues[hold.name]
                     return
-                first = door.waiters[0]
+                first = queue.waiters[0]
                 if not first.in_line:
                     first.until = 0.0
                 first.ring()
@@ -278,17 +278,17 @@ class Gate:
 
     def heir(self, hold: Hold) -> tuple[Waiter, bool] | None:
         """To whom a release of this lease should hand over, and whether that one goes before all who wait elsewhere."""
-        door = self._doors.get(hold.name)
-        if door is None or not door.waiters:  # whoever comes from now on is rung when it is over (`left`)
+        queue = self._queues.get(hold.name)
+        if queue is None or not queue.waiters:  # whoever comes from now on is rung when it is over (`left`)
             return None
         with self.guard:
-            door = self._doors.get(hold.name)
-            if door is None or door.holder is not hold or not door.waiters:
+            queue = self._queues.get(hold.name)
+            if queue is None or queue.holder is not hold or not queue.waiters:
                 return None
-            first = door.waiters[0]
+            first = queue.waiters[0]
             if first.in_line or first.asking:  # the store itself will serve it, in its turn; or answer it
                 return None
-            return first, not first.fair and door.streak < STREAK
+            return first, not first.fair and queue.streak < STREAK
 
     def offer(self, heir: Waiter, token: str) -> bool:
         """A hand-over to it goes out, under this token. False: it has left, or asks for itself by now."""
@@ -320,14 +320,14 @@ class Gate:
         with self.guard:
             self.in_line.pop(given.token, None)
             heir.offered = ""
-            door = self._doors.setdefault(hold.name, Door())
+            queue = self._queues.setdefault(hold.name, NameQueue())
             if heir.hold is not None and heir.hold.token == given.token:  # it was announced before
                 return True
             if heir.gone or heir.hold is not None:
-                if door.holder is hold:
-                    door.holder = given  # for a moment: it is released at once, with the next one as heir
+                if queue.holder is hold:
+                    queue.holder = given  # for a moment: it is released at once, with the next one as heir
                 return False
-            self._give(heir, given, door.streak + 1 if barged else 0)
+            self._give(heir, given, queue.streak + 1 if barged else 0)
             heir.ring()
             return True
 
@@ -349,14 +349,14 @@ class Gate:
         """What it was given is over before it came to it: it is first once more, and asks with another token."""
         with self.guard:
             self.in_line.pop(waiter.token, None)
-            door = self._door(waiter.name, waiter.arrival)
-            if door.holder is waiter.hold:  # or what is announced to its token would be taken for held
-                door.holder = None
+            queue = self._of(waiter.name, waiter.arrival)
+            if queue.holder is waiter.hold:  # or what is announced to its token would be taken for held
+                queue.holder = None
             waiter.hold, waiter.token, waiter.in_line, waiter.until = None, token, False, 0.0
             waiter.asking = waiter.again = False
             if not waiter.inside and not waiter.gone:
                 waiter.inside = True
-                door.waiters = [waiter, *door.waiters]
+                queue.waiters = [waiter, *queue.waiters]
 
     def renew(self, waiter: Waiter, token: str) -> None:
         """Its token is spent and stands in no line: it asks with another."""
@@ -381,8 +381,8 @@ class Gate:
     def has(self, name: str, token: str) -> bool:
         """Whether somebody here holds the name by this token: the answer to a question came before the announcement."""
         with self.guard:
-            door = self._doors.get(name)
-            return door is not None and door.holder is not None and door.holder.token == token
+            queue = self._queues.get(name)
+            return queue is not None and queue.holder is not None and queue.holder.token == token
 
     def serve(self, waiter: Waiter, hold: Hold) -> bool:
         """A grant was announced. False: it has left meanwhile."""
@@ -416,20 +416,20 @@ class Gate:
         """The client is to be closed: everybody leaves."""
         with self.guard:
             self.closed = True
-            for door in self._doors.values():
-                for waiter in door.waiters:
+            for queue in self._queues.values():
+                for waiter in queue.waiters:
                     waiter.ring()
 
     def held(self, now: float) -> list[Hold]:
         """What the store keeps for this client: leases that are held, or lost with an extension that may have got through."""
         with self.guard:
-            holders = [door.holder for door in self._doors.values() if door.holder is not None]
+            holders = [queue.holder for queue in self._queues.values() if queue.holder is not None]
         return [hold for hold in holders if not hold.released and not hold.dropped and (hold.unsure or not hold.lost(now))]
 
-    def _sweep(self, fresh: Door, now: float) -> None:
+    def _sweep(self, fresh: NameQueue, now: float) -> None:
         """Forget names whose leases ended without a release."""
-        for name, door in list(self._doors.items()):
-            holder = door.holder
-            if door is not fresh and not door.waiters and (holder is None or holder.over or holder.lost(now)):
-                del self._doors[name]
-        self._swept = len(self._doors)
+        for name, queue in list(self._queues.items()):
+            holder = queue.holder
+            if queue is not fresh and not queue.waiters and (holder is None or holder.over or holder.lost(now)):
+                del self._queues[name]
+        self._swept = len(self._queues)

@@ -1,4 +1,4 @@
-"""The hub: listens to the inbox of a client on behalf of all its waiters. A thread or a task, while anybody waits.
+"""The listener: listens to the inbox of a client on behalf of all its waiters. A thread or a task, while anybody waits.
 
 Invariants
 - Whoever has asked to be listened for (`listen`) is, for as long as a request may take and LINGER more, and then for as long as
@@ -14,15 +14,15 @@ from __future__ import annotations
 from math import inf
 from typing import cast
 
-from ..backends.port import Backend, Line
-from ..core.claim import Announced
-from ..core.lease import Hold, deadline
-from ..errors import InterlockError, Unavailable, UsageError
-from ..runtime import forks
-from ..runtime.base import Bell, Runtime, Spawned, shortage
-from .gate import Gate, Waiter
-from .inside import Inside
-from .notes import left_behind
+from ...backends.port import Backend, Line
+from ...core.claim import Announced
+from ...core.lease import Hold, deadline
+from ...errors import InterlockError, Unavailable, UsageError
+from ...runtime import forks
+from ...runtime.base import Bell, Runtime, Spawned, shortage
+from ..inside import Inside
+from ..notes import left_behind
+from .queue import LocalQueue, Waiter
 
 LINGER = 5.0  # seconds for which an inbox that nobody waits for is still listened to
 TICK = 0.5  # how often it looks whether anybody still waits
@@ -42,11 +42,11 @@ class Opening:
         self.error: Unavailable | None = None
 
 
-class Hub:
+class Listener:
     """The listener of one client."""
 
     def __init__(
-        self, backend: Backend, runtime: Runtime, request_timeout: float, drift: float, gate: Gate, inside: Inside
+        self, backend: Backend, runtime: Runtime, request_timeout: float, drift: float, queue: LocalQueue, inside: Inside
     ) -> None:
         self._offset: float | None = None  # the store's clock minus ours, as far as we know: only orders the line
         self._guess = 0.0  # the same, as far as this machine knows, and when it was asked
@@ -55,7 +55,7 @@ class Hub:
         self._runtime = runtime
         self._request_timeout = request_timeout
         self._drift = drift
-        self._gate = gate
+        self._queue = queue
         self._inside = inside
         self._start_afresh()
         forks.watch(self)
@@ -68,7 +68,7 @@ class Hub:
         self._hearing: int | None = None  # the era of the one that hears: two at once would disturb each other
         self._wanted_at = -inf  # when somebody last asked to be listened for
         self._closed = False
-        self.felled = False  # it was cancelled, and nobody has started it since: perhaps the loop is about to end
+        self.cancelled = False  # it was cancelled, and nobody has started it since: perhaps the loop is about to end
 
     def disown(self) -> None:
         """See `forks`: the parent listens to its inbox, not we."""
@@ -77,7 +77,7 @@ class Hub:
     async def listen(self) -> str:
         """The inbox, open and listened to. Raises Unavailable."""
         inbox = self._inbox or await self._opened()
-        with self._gate.guard:
+        with self._queue.guard:
             self._wanted_at = self._runtime.now()
             if self._spawned is None and not self._closed:
                 self._spawn()
@@ -87,7 +87,7 @@ class Hub:
         while not (inbox := self._inbox):
             mine = Opening()
             try:
-                with self._gate.guard:
+                with self._queue.guard:
                     opening = self._opening
                     if opening is None:
                         opening = self._opening = mine
@@ -116,15 +116,17 @@ class Hub:
                 bell.ring()
 
     def _no_longer(self, opening: Opening) -> None:
-        with self._gate.guard:
+        with self._queue.guard:
             if self._opening is opening:
                 self._opening = None
 
     def _spawn(self) -> None:
         self._era += 1
-        era, self.felled = self._era, False
+        era, self.cancelled = self._era, False
         try:
-            self._spawned = self._runtime.spawn(lambda: self._run(era), self._halt, "interlock-hub", lambda: self._ended(era))
+            self._spawned = self._runtime.spawn(
+                lambda: self._run(era), self._halt, "interlock-listener", lambda: self._ended(era)
+            )
         except BaseException as error:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
             self._era += 1
             if ours := shortage(error, self._line.address):  # whoever waits asks again and again then; a release is plain
@@ -146,7 +148,7 @@ class Hub:
             latest, earliest = at - sent_at, at - self._runtime.now()
             self._offset = min(max(self.offset(), earliest), latest)
 
-    def hush(self) -> None:
+    def stop_soon(self) -> None:
         """Listen no longer than to what wakes it next. (To close the store does, which spares a thread half a second.)"""
         self._closed = True
 
@@ -155,7 +157,7 @@ class Hub:
 
     async def close(self) -> None:
         """Stop listening."""
-        with self._gate.guard:
+        with self._queue.guard:
             self._closed = True
             spawned = self._spawned  # known until it has ended, as in `Keeper.close`
         if spawned is not None:
@@ -171,17 +173,17 @@ class Hub:
 
     def _ended(self, era: int) -> None:
         """The next who waits starts it again. Guarded: whoever starts it may not have noted yet that it did."""
-        with self._gate.guard:
+        with self._queue.guard:
             if self._hearing == era:  # a signal's handler has raised there
                 self._hearing = None
             if era == self._era:
-                self._spawned, self.felled = None, True
-                self._gate.alarm()
+                self._spawned, self.cancelled = None, True
+                self._queue.alarm()
 
     async def _listen(self, era: int) -> None:
         now = self._runtime.now
         while not self._closed and era == self._era:
-            with self._gate.guard:
+            with self._queue.guard:
                 mine = self._hearing is None
                 if mine:
                     self._hearing = era
@@ -201,14 +203,14 @@ class Hub:
                 if not self._closed:
                     await self._reopen()
             except UsageError:  # the client was closed; if not, whoever waits next starts it again
-                with self._gate.guard:
+                with self._queue.guard:
                     if era == self._era:
                         self._spawned = None
                 return
 
     def _may_end(self, now: float) -> bool:
-        with self._gate.guard:
-            if self._gate.in_line:
+        with self._queue.guard:
+            if self._queue.in_line:
                 self._wanted_at = now
             if now - self._wanted_at <= LINGER + self._request_timeout:
                 return False
@@ -221,26 +223,26 @@ class Hub:
         try:
             await self._opened()
         except InterlockError:  # the client was closed, or their own questions will tell them what is the matter
-            self._gate.alarm()
+            self._queue.alarm()
             await self._runtime.sleep(REOPEN)
         else:
-            self._gate.alarm()
+            self._queue.alarm()
 
     async def _told(self, announced: Announced) -> None:
-        with self._gate.guard:  # in one step: the waiter might put a question meanwhile
-            waiter = self._gate.announced(announced.token)
+        with self._queue.guard:  # in one step: the waiter might put a question meanwhile
+            waiter = self._queue.announced(announced.token)
             if waiter is not None:
                 hold = self._believed(waiter, announced)
                 if hold is None:  # too old to be believed: the waiter asks
-                    self._gate.ask_again(waiter)
+                    self._queue.ask_again(waiter)
                     return
                 try:
-                    if self._gate.serve(waiter, hold):
+                    if self._queue.serve(waiter, hold):
                         return
                 except BaseException:  # a signal's handler has raised: the waiter looks whether it has it
-                    self._gate.ask_again(waiter)
+                    self._queue.ask_again(waiter)
                     raise
-            elif self._gate.has(announced.name, announced.token):
+            elif self._queue.has(announced.name, announced.token):
                 return
         await self._pass_on(announced)
 

@@ -14,9 +14,9 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple
 
-from ..core import renewal
-from ..core.lease import Hold
-from ..core.renewal import Step
+from ...core import renewal
+from ...core.lease import Hold
+from ...core.renewal import Step
 
 CROWD = 1024  # newcomers that may gather before somebody should take them in: most are released by then
 
@@ -29,7 +29,7 @@ class Seen(NamedTuple):
     lost: list[Hold]  # to be told so
 
 
-class Roster:
+class Schedule:
     """The leases of a keeper."""
 
     def __init__(self) -> None:

@@ -27,17 +27,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from math import inf
 
-from ..core import renewal
-from ..core.claim import Gone, Granted, Renewal
-from ..core.lease import Flight, Hold
-from ..core.renewal import Keeping, Step
-from ..errors import Unavailable, UsageError
-from ..runtime import forks
-from ..runtime.base import Bell, Spawned, shortage
-from .hold import abandon, run_out
-from .notes import Notes, left_behind, log
-from .roster import Roster
-from .site import Site
+from ...core import renewal
+from ...core.claim import Gone, Granted, Renewal
+from ...core.lease import Flight, Hold
+from ...core.renewal import Keeping, Step
+from ...errors import Unavailable, UsageError
+from ...runtime import forks
+from ...runtime.base import Bell, Spawned, shortage
+from ..context import Context
+from ..hold import abandon, run_out
+from ..notes import left_behind, log
+from .schedule import Schedule
+from .stats import Stats
 
 LINGER = 5.0  # seconds for which a keeper with nothing to keep stays
 TIDY = 50  # lost leases that are given back in one go; the rest expires by itself
@@ -47,20 +48,20 @@ HICCUP = 0.1  # pause after a defect of our own, which must not stop renewal
 class Keeper:
     """Renews the leases of one client."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._guard = RLock()  # around starting and ending; never held while waiting
         self._closed = False
         self._era = 0  # a keeper of an earlier one ends: its start was interrupted, and nobody knows of it
-        self._notes = Notes()
+        self._stats = Stats()
         self._unanswered = False  # the last request was not
         self._teller = self._note_loss  # one object for all leases
-        site.gate.mind = self.mind
+        context.queue.mind = self.mind
         self._start_afresh()
         forks.watch(self)
 
     def _start_afresh(self) -> None:
-        self._roster = Roster()
+        self._schedule = Schedule()
         self._untidy: list[Hold] = []  # lost, and perhaps still stored
         self._wakes_at = -inf  # when the keeper will wake; -inf while it is awake, and looks at newcomers before it sleeps
         self._bell: Bell | None = None
@@ -90,7 +91,7 @@ class Keeper:
         holder has it, and nobody would keep it.
         """
         hold.teller = self._teller
-        crowded = self._roster.add(hold)
+        crowded = self._schedule.add(hold)
         if self._spawned is None:
             self._start()
         elif crowded or (renewal.earliest(hold) < self._wakes_at and renewal.first_look(hold) < self._wakes_at):
@@ -114,15 +115,15 @@ class Keeper:
         hold.kept = False
         self._untidy.append(hold)
         with suppress(Exception):  # no loop runs any more, or the interpreter ends: it is not renewed, and ends with its ttl
-            self._site.runtime.here()
+            self._context.runtime.check_loop()
             if self._spawned is None:
                 self._start()
             self._ring()
 
     def keeping(self) -> Keeping:
         """How it is doing."""
-        kept = sum(1 for hold in self._roster.everybody() if hold.kept and not hold.over)
-        return self._notes.keeping(kept)
+        kept = sum(1 for hold in self._schedule.everybody() if hold.kept and not hold.over)
+        return self._stats.keeping(kept)
 
     async def close(self) -> None:
         """End. What it kept is not renewed any more and expires. What it lost and the store may still have is given back, or
@@ -135,14 +136,14 @@ class Keeper:
                 await spawned.end()
                 self._spawned = None
         finally:
-            for hold in self._roster.everybody():
+            for hold in self._schedule.everybody():
                 hold.kept = False
-            await self._site.runtime.shield(self._give_up_all) if self._untidy else None
+            await self._context.runtime.shield(self._give_up_all) if self._untidy else None
 
     async def _give_up_all(self) -> None:
-        until = self._site.runtime.now() + self._site.request_timeout
+        until = self._context.runtime.now() + self._context.request_timeout
         while self._untidy:
-            hold, now = self._untidy.pop(), self._site.runtime.now()
+            hold, now = self._untidy.pop(), self._context.runtime.now()
             if _tidy_at(hold) <= now < until:
                 await self._rid(hold, until - now)
             elif hold.unsure or hold.forsaken:
@@ -162,13 +163,13 @@ class Keeper:
                 self._era += 1
                 era = self._era
                 try:
-                    self._bell = self._bell or self._site.runtime.bell()
+                    self._bell = self._bell or self._context.runtime.bell()
                     run, over = lambda: self._run(era), lambda: self._ended(era)
-                    self._spawned = self._site.runtime.spawn(run, self._halt, "interlock-keeper", over)
+                    self._spawned = self._context.runtime.spawn(run, self._halt, "interlock-keeper", over)
                 except BaseException as error:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
                     self._era += 1
                     self._ring()
-                    if ours := shortage(error, self._site.backend.address):
+                    if ours := shortage(error, self._context.backend.address):
                         raise ours from error
                     raise
 
@@ -180,7 +181,7 @@ class Keeper:
                 await self._go_on(era)
             except BaseException:
                 if forsaken := [hold for hold in self._untidy if hold.forsaken]:  # nobody else will give them back
-                    await self._site.runtime.shield(lambda: self._give_back(forsaken))
+                    await self._context.runtime.shield(lambda: self._give_back(forsaken))
                 raise
         except BaseException:  # somebody cancels every task of the loop
             self._ended(era)
@@ -192,7 +193,7 @@ class Keeper:
             if era != self._era:
                 return
             self._spawned = None
-        for hold in self._roster.everybody():
+        for hold in self._schedule.everybody():
             hold.stopped = "cancelled"
         self._tell_in_time(era)
 
@@ -200,20 +201,20 @@ class Keeper:
         """Without a task, which somebody cancelled: nothing is renewed, but whoever loses a lease is told."""
         if self._closed or era != self._era:  # or another keeper has them by now
             return
-        runtime = self._site.runtime
+        runtime = self._context.runtime
         now, moments = runtime.now(), []
-        for hold in self._roster.everybody():
+        for hold in self._schedule.everybody():
             if hold.released or hold.told or hold.dropped:
                 continue
             if hold.gone or now >= hold.tell_at:
-                run_out(self._site, hold, now)
+                run_out(self._context, hold, now)
             else:
                 moments.append(hold.tell_at)
         if moments:
             runtime.later(min(moments) - now, lambda: self._tell_in_time(era))
 
     async def _go_on(self, era: int) -> None:
-        runtime = self._site.runtime
+        runtime = self._context.runtime
         idle_since = runtime.now()
         while not self._closed and era == self._era:
             try:
@@ -225,7 +226,7 @@ class Keeper:
                 if look_at <= now:
                     await self._tidy(now)
                     continue
-                nap = self._roster.soonest  # some came since the last look: the next will not have to ring to be seen in time
+                nap = self._schedule.soonest  # some came since the last look: the next will not have to ring to be seen in time
                 if look_at != inf or nap != inf:
                     idle_since = now
                 elif now - idle_since >= LINGER and self._may_end():
@@ -233,19 +234,19 @@ class Keeper:
                 until = idle_since + LINGER if look_at == inf else look_at
                 await self._sleep(nap if now < nap < until else until)
             except Exception:  # noqa: BLE001 - a defect of ours; if renewal ended here, every lease would be lost
-                log("exception", "the keeper of %s failed and goes on", self._site.backend.address)
+                log("exception", "the keeper of %s failed and goes on", self._context.backend.address)
                 await runtime.sleep(HICCUP)
 
     def _may_end(self) -> bool:
         with self._guard:
             mine, self._spawned = self._spawned, None
-            if self._roster.incoming or self._untidy:  # whoever put it there may have seen that the keeper is there
+            if self._schedule.incoming or self._untidy:  # whoever put it there may have seen that the keeper is there
                 self._spawned = mine
                 return False
             return True
 
     def _next_look(self) -> float:
-        return min([self._roster.next_look(), *map(_tidy_at, self._untidy)])
+        return min([self._schedule.next_look(), *map(_tidy_at, self._untidy)])
 
     async def _sleep(self, until: float) -> None:
         bell = self._bell
@@ -253,27 +254,27 @@ class Keeper:
             return
         self._wakes_at = until
         try:
-            if not self._roster.incoming:  # nobody came before it was known when we wake
+            if not self._schedule.incoming:  # nobody came before it was known when we wake
                 await bell.wait(until)
         finally:
             self._wakes_at = -inf
 
     def _look(self, renewing: bool) -> list[Hold]:
         """Tell whom there is to tell; those that are due for renewal."""
-        now = self._site.runtime.now()
-        seen = self._roster.look(now, self._site.drift, renewing)
-        with self._site.gate.guard:  # see `run_out`
+        now = self._context.runtime.now()
+        seen = self._schedule.look(now, self._context.drift, renewing)
+        with self._context.queue.guard:  # see `run_out`
             for hold in seen.lost:  # all of them first: a callback is a thread to start, and many take their time
                 if not hold.released and not hold.leaving:
                     if hold.kept and (self._unanswered or not renewing):  # it waited behind a request that was not answered
                         hold.failures = hold.failures or 1
                     hold.gone = hold.gone or hold.ending(now)
         for hold in seen.lost:
-            run_out(self._site, hold, now)
+            run_out(self._context, hold, now)
         for hold in seen.doubtful:
             hold.notify("doubtful")
         for hold in seen.due:
-            self._notes.looked_at(hold, now)
+            self._stats.looked_at(hold, now)
         return seen.due
 
     def _note_loss(self, hold: Hold) -> None:
@@ -281,14 +282,14 @@ class Keeper:
         if hold.unsure:
             self._untidy.append(hold)
             self._ring()  # it may be asleep for longer
-        self._notes.lost(hold, self._site.runtime.now())
+        self._stats.lost(hold, self._context.runtime.now())
 
     # --- asking the store -----------------------------------------------------------------------------------------------
 
     async def _renew(self, due: list[Hold]) -> None:
         """Renew them, some requests at a time, while alarms go on."""
         for hold in due:  # for its alarms; a place for its next renewal follows with the answer
-            self._roster.put(hold, hold.tell_at if hold.doubted else min(hold.doubtful_at, hold.tell_at))
+            self._schedule.put(hold, hold.tell_at if hold.doubted else min(hold.doubtful_at, hold.tell_at))
         requests = renewal.batches(due)
         while requests and not self._closed:
             some, requests = requests[: renewal.AT_ONCE], requests[renewal.AT_ONCE :]
@@ -296,12 +297,12 @@ class Keeper:
 
     def _undisturbed(self) -> float:
         """Until when nobody has to be told anything, so until when a thread may be stuck in what cannot be interrupted."""
-        if not self._site.backend.capabilities.hosts:  # a store on this machine answers at once or is stuck
-            return self._roster.next_look()
-        if self._site.runtime.colour == "asyncio":
+        if not self._context.backend.capabilities.hosts:  # a store on this machine answers at once or is stuck
+            return self._schedule.next_look()
+        if self._context.runtime.colour == "asyncio":
             return inf
         # To connect anew (to a node that is silent, or hung up) blocks a thread.
-        return min((hold.tell_at for hold in self._roster.everybody() if not hold.over), default=inf)
+        return min((hold.tell_at for hold in self._schedule.everybody() if not hold.over), default=inf)
 
     async def _race(self, batches: list[list[Hold]]) -> None:
         running, until = len(batches), self._undisturbed()
@@ -313,33 +314,33 @@ class Keeper:
                 raise outcome
             return running == 0
 
-        await self._site.runtime.race([*(self._ask(batch, until) for batch in batches), self._alarms()], ended)
+        await self._context.runtime.race([*(self._ask(batch, until) for batch in batches), self._alarms()], ended)
 
     async def _alarms(self) -> None:
         """Run beside requests."""
         while True:
             self._look(renewing=False)
-            await self._sleep(self._roster.next_look())
+            await self._sleep(self._schedule.next_look())
 
     async def _ask(self, holds: list[Hold], until: float) -> None:
-        site, now = self._site, self._site.runtime.now()
-        holds = [hold for hold in holds if renewal.plan(hold, now, site.drift)[0] is Step.RENEW]
+        context, now = self._context, self._context.runtime.now()
+        holds = [hold for hold in holds if renewal.plan(hold, now, context.drift)[0] is Step.RENEW]
         if not holds:
             return
-        within = min(renewal.bound(hold, now, site.request_timeout) for hold in holds)
+        within = min(renewal.bound(hold, now, context.request_timeout) for hold in holds)
         within = max(min(within, until - now), 0.001)
         asked = [Renewal(h.name, h.token, stored(h, renewal.ttl(h, now)), h.fence) for h in holds]
         flights = [Flight(hold.name, believed(hold, lease.ttl)) for hold, lease in zip(holds, asked, strict=True)]
         answers: Sequence[Granted | Gone | None] = [None] * len(holds)
-        self._notes.requests += 1
+        self._stats.requests += 1
         try:
             for hold, flight in zip(holds, flights, strict=True):
                 hold.extending(flight)
             with suppress(Unavailable):
-                answers = await site.backend.renew(asked, within)
+                answers = await context.backend.renew(asked, within)
         except UsageError as error:  # closed meanwhile, or the store says that the question is wrong
             if not self._closed:
-                log("error", "renewal at %s is refused: %s", site.backend.address, error)
+                log("error", "renewal at %s is refused: %s", context.backend.address, error)
         finally:  # cancelled as well: then no answer is known
             self._unanswered = all(answer is None for answer in answers)
             try:
@@ -352,11 +353,11 @@ class Keeper:
 
     def _judge(self, hold: Hold, asked: Renewal, flight: Flight, answer: Granted | Gone | None, sent_at: float) -> None:
         """What an answer, or its absence, means to a lease; and when to look at it again."""
-        ttl, now = believed(hold, asked.ttl), self._site.runtime.now()
+        ttl, now = believed(hold, asked.ttl), self._context.runtime.now()
         if answer is None:
-            self._notes.failures += 1
+            self._stats.failures += 1
             hold.failures += 1
-            hold.retry_at = now + renewal.retry_after(hold, self._site.runtime.jitter())
+            hold.retry_at = now + renewal.retry_after(hold, self._context.runtime.jitter())
             hold.unconfirmed(sent_at, ttl, now)
         elif hold.released or hold.leaving:
             pass  # somebody gave it back meanwhile
@@ -365,11 +366,11 @@ class Keeper:
         elif hold.lost(now):
             hold.unsure = True
         else:
-            self._notes.confirmed((hold.deadline - now) / hold.ttl)
+            self._stats.confirmed((hold.deadline - now) / hold.ttl)
             hold.renewed(sent_at, believed(hold, answer.ttl), flight)
         hold.landed(flight)
         if not hold.over:
-            self._roster.put(hold, renewal.first_look(hold, self._site.runtime.jitter()))
+            self._schedule.put(hold, renewal.first_look(hold, self._context.runtime.jitter()))
         elif hold.gone and not hold.told:
             hold.tell()
         elif hold.gone and hold.unsure:
@@ -387,14 +388,14 @@ class Keeper:
             return True
 
         ripe = [hold for hold in self._untidy if _tidy_at(hold) <= now][:TIDY]
-        await self._site.runtime.race([self._give_back(ripe), self._sleep(self._roster.next_look())], ended)
+        await self._context.runtime.race([self._give_back(ripe), self._sleep(self._schedule.next_look())], ended)
 
     async def _give_back(self, ripe: list[Hold]) -> None:
         for hold in ripe:
             with suppress(ValueError):
                 self._untidy.remove(hold)  # not a new list: other threads may be adding to this one
-            left = self._undisturbed() - self._site.runtime.now()
-            within = max(min(self._site.request_timeout, left), 0.001)
+            left = self._undisturbed() - self._context.runtime.now()
+            within = max(min(self._context.request_timeout, left), 0.001)
             try:
                 await self._rid(hold, within)
             except BaseException:  # there was something else to do, or the client is closed: it is still to be given back
@@ -403,10 +404,10 @@ class Keeper:
                 raise
 
     async def _rid(self, hold: Hold, within: float) -> None:
-        await abandon(self._site, hold, within)
+        await abandon(self._context, hold, within)
         if hold.forsaken:
             hold.notify("dropped")
-            self._site.gate.left(hold)
+            self._context.queue.left(hold)
 
 
 def _tidy_at(hold: Hold) -> float:

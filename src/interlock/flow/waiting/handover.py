@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
-from ..backends.port import Line
-from ..core.claim import Claim, Granted, Place
-from ..core.lease import Hold
-from ..errors import InterlockError, Unavailable, UsageError
-from .ask import believe
-from .gate import Waiter
-from .notes import left_behind
-from .site import Site
+from ...backends.port import Line
+from ...core.claim import Claim, Granted, Place
+from ...core.lease import Hold
+from ...errors import InterlockError, Unavailable, UsageError
+from ..ask import believe
+from ..context import Context
+from ..notes import left_behind
+from .queue import Waiter
 
 PROBATION = 3.0  # seconds that a grant lasts which finds its waiter asleep; one that is awake renews it in time
 
@@ -37,88 +37,90 @@ class Outcome(NamedTuple):
     ttl: float = 0.0
 
 
-def place(site: Site, waiter: Waiter, inbox: str) -> Place:
+def place(context: Context, waiter: Waiter, inbox: str) -> Place:
     """Its place in the store's line."""
     ttl = min(waiter.ttl, PROBATION) if waiter.policy.renew else waiter.ttl
-    return Place(int((waiter.arrival + site.hub.offset()) * 1e6), inbox, ttl + waiter.policy.delay)
+    return Place(int((waiter.arrival + context.listener.offset()) * 1e6), inbox, ttl + waiter.policy.delay)
 
 
-async def hand_over(site: Site, hold: Hold, heir: Waiter, barges: bool) -> Outcome | None:
+async def hand_over(context: Context, hold: Hold, heir: Waiter, barges: bool) -> Outcome | None:
     """Release `hold` with one of ours next. None: nothing was done.
 
     Raises as the store does: then nothing is known of the release, and nothing is left of the heir's claim.
     """
-    if site.hub.felled:  # whoever waits starts it again, if it is not cancelled as well
+    if context.listener.cancelled:  # whoever waits starts it again, if it is not cancelled as well
         return None
     try:
-        inbox = await site.hub.listen()
+        inbox = await context.listener.listen()
     except InterlockError:
         return None
     # A token of its own: should the heir ask for itself after all, neither must undo what the other got.
-    token, seat = site.runtime.token(heir.note), place(site, heir, inbox)
+    token, seat = context.runtime.token(heir.note), place(context, heir, inbox)
     claim = Claim(heir.name, token, heir.ttl + heir.policy.delay, seat)
     before = 0 if barges else seat.arrival
-    sent_at, handed = site.runtime.now(), None
+    sent_at, handed = context.runtime.now(), None
     try:
-        if not site.gate.offer(heir, token):
+        if not context.queue.offer(heir, token):
             return None
-        handed = await cast(Line, site.backend).hand_over(hold.name, hold.token, claim, before, site.within(hold.ttl))
+        handed = await cast(Line, context.backend).hand_over(hold.name, hold.token, claim, before, context.within(hold.ttl))
         if isinstance(handed.heir, Granted):
-            given = believe(site, claim, handed.heir, sent_at, heir.policy)
+            given = believe(context, claim, handed.heir, sent_at, heir.policy)
             if given is not None:
-                taken = site.gate.handed(hold, heir, given, barges)
+                taken = context.queue.handed(hold, heir, given, barges)
                 return Outcome(handed.held, None if taken else given, ttl=claim.ttl)
-        elif not handed.heir.spent and site.gate.stands(heir, handed.heir, sent_at):
-            site.gate.left(hold)
+        elif not handed.heir.spent and context.queue.stands(heir, handed.heir, sent_at):
+            context.queue.left(hold)
             return Outcome(handed.held)
-        useless = site.gate.withdraw(heir, token)  # granted too late, or spent, or nobody needs it any more
-        site.gate.left(hold)
+        useless = context.queue.withdraw(heir, token)  # granted too late, or spent, or nobody needs it any more
+        context.queue.left(hold)
         return Outcome(handed.held, None, token if useless else "", claim.ttl)
     except UsageError:  # an answer: nothing happened
-        site.gate.withdraw(heir, token)
+        context.queue.withdraw(heir, token)
         return None
     except BaseException as error:
         held = handed is not None and handed.held
         try:
-            answered = await _take_back(site, hold, heir, token, held, error)
+            answered = await _take_back(context, hold, heir, token, held, error)
         except BaseException as again:
-            if site.runtime.struck(again):  # in the midst of that
-                await _take_back(site, hold, heir, token, held, again)
+            if context.runtime.struck(again):  # in the midst of that
+                await _take_back(context, hold, heir, token, held, again)
             raise
         if answered and isinstance(error, Unavailable):  # that was its answer
             return None
         raise
 
 
-async def _take_back(site: Site, hold: Hold, heir: Waiter, token: str, held: bool, error: BaseException) -> bool:
+async def _take_back(context: Context, hold: Hold, heir: Waiter, token: str, held: bool, error: BaseException) -> bool:
     """See to it that nothing is left of the heir's claim, because of `error`; `held`: the lease was given back by it. Whether
     nothing was unanswered. Harmless when repeated."""
-    useless = site.gate.withdraw(heir, token)
+    useless = context.queue.withdraw(heir, token)
     if held:  # interrupted with the answer in hand: nobody must release it once more
         hold.released = True
         hold.notify("released")
-        site.gate.left(hold)
+        context.queue.left(hold)
     if not useless:
         return False
     try:
-        if await site.runtime.shield(lambda: site.backend.undo(hold.name, token, site.request_timeout)):
+        if await context.runtime.shield(lambda: context.backend.undo(hold.name, token, context.request_timeout)):
             return False
         if not isinstance(error, Unavailable) and token not in (heir.token, heir.hold and heir.hold.token):
-            await site.runtime.shield(lambda: drop(site, hold.name, token))  # interrupted with the answer in hand, perhaps
+            await context.runtime.shield(
+                lambda: drop(context, hold.name, token)
+            )  # interrupted with the answer in hand, perhaps
         return True
     except InterlockError as failure:  # logged: the error may never be seen, if the release itself comes to a good end
         left_behind(hold.name, heir.ttl, failure)
     return False
 
 
-async def drop(site: Site, name: str, token: str, within: float | None = None) -> None:
+async def drop(context: Context, name: str, token: str, within: float | None = None) -> None:
     """Nobody needs this token any more: it leaves the line, or passes on what it got. To be shielded.
 
     Raises Unavailable if the store does not answer, UsageError if the client is closed: then its ttl ends it.
     """
-    within = site.request_timeout if within is None else within
+    within = context.request_timeout if within is None else within
     try:
-        await site.backend.release(name, token, within)
+        await context.backend.release(name, token, within)
     except Unavailable:
-        if not await site.backend.undo(name, token, within):
+        if not await context.backend.undo(name, token, within):
             raise

@@ -9,13 +9,12 @@ from typing import NamedTuple
 from ..backends.port import Backend
 from ..core.claim import Entry
 from ..core.lease import DRIFT_RATE
-from ..errors import InterlockError, NotAcquired, Unavailable, UsageError
+from ..errors import InterlockError, Unavailable, UsageError
 from ..runtime.base import Runtime
-from .gate import Gate
-from .hub import Hub
 from .inside import Inside
-
-NOTHING_LEFT = "Nothing is left behind"
+from .notes import NOTHING_LEFT, tell
+from .waiting.listener import Listener
+from .waiting.queue import LocalQueue
 
 
 class Undone(Enum):
@@ -26,27 +25,27 @@ class Undone(Enum):
     SILENCE = "no answer to that either"
 
 
-class Site(NamedTuple):
+class Context(NamedTuple):
     """A backend and a runtime of one colour, and who of this client waits there."""
 
     backend: Backend
     runtime: Runtime
     request_timeout: float
     drift: float
-    gate: Gate
-    hub: Hub
+    queue: LocalQueue
+    listener: Listener
     inside: Inside
 
     @classmethod
-    def of(cls, backend: Backend, runtime: Runtime, request_timeout: float, drift: float = DRIFT_RATE) -> Site:
+    def of(cls, backend: Backend, runtime: Runtime, request_timeout: float, drift: float = DRIFT_RATE) -> Context:
         """A new one, where nobody waits yet."""
-        gate = Gate()
-        gate.rely = max(gate.rely, getattr(backend, "rely", 0.0))
+        queue = LocalQueue()
+        queue.rely = max(queue.rely, getattr(backend, "rely", 0.0))
         if allow_for := getattr(backend, "allow_for", None):  # a quorum has waits of its own, by other clocks
             allow_for(drift)
         inside = Inside(runtime)
-        hub = Hub(backend, runtime, request_timeout, drift, gate, inside)
-        return cls(backend, runtime, request_timeout, drift, gate, hub, inside)
+        listener = Listener(backend, runtime, request_timeout, drift, queue, inside)
+        return cls(backend, runtime, request_timeout, drift, queue, listener, inside)
 
     def settled(self, token: str) -> bool:
         """See `Backend.settled`. A store that does not say so may let requests overtake each other."""
@@ -67,7 +66,7 @@ class Site(NamedTuple):
         try:
             return await self.backend.inspect(name, self.request_timeout)
         except Unavailable as error:
-            if self.gate.closed:  # it hung up on us
+            if self.queue.closed:  # it hung up on us
                 raise self.closed() from error
             raise
 
@@ -103,20 +102,3 @@ class Site(NamedTuple):
         elif isinstance(error, Unavailable):
             error.tell(NOTHING_LEFT)
         return Undone.CONFIRMED if confirmed else Undone.NEVER_ASKED
-
-
-def tell_left(error: BaseException, name: str, ttl: float, failure: BaseException) -> None:
-    """Say on `error` that something stays in the store, because of a clean-up that ended with `failure`."""
-    said = f"'{name}' may stay locked for up to {ttl:g} s"
-    if not any(said in text for text in (str(error), *getattr(error, "__notes__", ()))):
-        tell(error, f"{said}: the clean-up failed ({failure})")
-
-
-def tell(error: BaseException, text: str) -> None:
-    """Say on `error` what its caller should know of."""
-    if isinstance(error, NotAcquired):
-        error.args = (str(error.args[0]).replace(f"{NOTHING_LEFT}; try", "Try"),)
-    if isinstance(error, Unavailable):
-        error.tell(text)
-    else:
-        error.add_note(f"interlock: {text}")
