@@ -23,8 +23,10 @@ import interlock
 from interlock import AsyncClient, Client
 from interlock.backends.redis import resp
 from interlock.core.claim import Claim, Place, Refused
-from interlock.flow.waiting import handover
+from interlock.flow.attempt import Attempt
+from interlock.flow.waiting import name_queue
 from interlock.flow.waiting import queue as queues
+from interlock.flow.waiting.waiter import LEFT, Waiter
 from interlock.runtime.blocking import run
 from interlock.testing import Node
 
@@ -102,7 +104,7 @@ def wait_for(check: Any) -> None:
 
 @pytest.mark.parametrize(
     ("file", "function"),
-    [("flow/waiting/queue.py", "remove"), ("flow/waiting/queue.py", "_give"), ("flow/waiting/queue.py", "got")],
+    [("flow/waiting/name_queue.py", "remove"), ("flow/waiting/queue.py", "_give"), ("flow/waiting/queue.py", "got")],
 )
 def test_while_it_takes_a_free_lock(url: str, file: str, function: str) -> None:
     with Client(url, ttl=30) as client:
@@ -129,7 +131,7 @@ def test_while_it_takes_a_lock_that_it_has_waited_for(url: str, deaf: bool, monk
 
 @pytest.mark.parametrize(
     ("file", "function"),
-    [("flow/waiting/wait.py", "_give_up"), ("flow/waiting/queue.py", "leave"), ("flow/waiting/queue.py", "_remove")],
+    [("flow/waiting/wait.py", "_give_up"), ("flow/waiting/queue.py", "leave"), ("flow/waiting/name_queue.py", "leave")],
 )
 def test_while_it_gives_up(url: str, file: str, function: str) -> None:
     with Client(url, ttl=30) as holder, Client(url, ttl=30) as client:
@@ -151,7 +153,7 @@ def test_while_it_gives_up(url: str, file: str, function: str) -> None:
         ("flow/ask.py", "believe", "flow/waiting/handover.py"),
         ("flow/waiting/queue.py", "handed", ""),
         ("flow/waiting/queue.py", "_give", ""),
-        ("flow/waiting/queue.py", "remove", ""),
+        ("flow/waiting/name_queue.py", "remove", ""),
     ],
 )
 def test_while_it_hands_over(url: str, file: str, function: str, caller: str) -> None:
@@ -189,22 +191,21 @@ def test_while_it_opens_the_inbox(url: str, function: str) -> None:
 
 def test_one_that_left_in_a_hurry_is_shown_out_by_the_next() -> None:
     queue, now = queues.LocalQueue(), 100.0
-    ghost, me = (queues.Waiter("x", token, 10, handover.Hold("x", "", 1, 1, 0.0).policy, "", False, 0.0) for token in "ab")
+    ghost, me = (Waiter(Attempt("x", 10), token, 0.0) for token in "ab")
     queue.enter(ghost)
     queue.enter(me)
-    assert queue.turn(me, now, last=False) == now + queues.LOOK
-    ghost.gone = True
+    assert queue.turn(me, now, last=False) == now + name_queue.LOOK
+    ghost.state = LEFT
     assert queue.turn(me, now, last=False) is None, "it asks"
 
 
 def test_an_heir_that_stands_in_line_does_not_rely_on_that_for_long() -> None:
-    queue, policy = queues.LocalQueue(), handover.Hold("x", "", 1, 1, 0.0).policy
-    heir = queues.Waiter("x", "a", 10, policy, "", False, 0.0)
+    queue, heir = queues.LocalQueue(), Waiter(Attempt("x", 10), "a", 0.0)
     queue.enter(heir)
     assert queue.offer(heir, "b")
     queue.withdraw(heir, "c")
     assert heir.offered == "b"
-    assert queue.announced("b") is heir, "another hand-over's failure is not this one's"
+    assert queue.in_line.get("b") is heir, "another hand-over's failure is not this one's"
     assert queue.stands(heir, Refused(600.0, "h:1", at=5.0), 100.0)
     assert 100.0 < heir.until < 100.0 + queues.RELY + 0.1
 

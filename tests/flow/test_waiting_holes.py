@@ -27,11 +27,14 @@ import interlock
 from interlock import AsyncClient, Client
 from interlock.backends import memory as memories
 from interlock.core.claim import Announced, Refused
-from interlock.core.lease import FIXED, Hold, Policy
+from interlock.core.lease import Hold, Policy
 from interlock.errors import Unavailable, UsageError
+from interlock.flow.attempt import Attempt
 from interlock.flow.waiting import listener as listeners
+from interlock.flow.waiting import name_queue as name_queues
 from interlock.flow.waiting import queue as queues
-from interlock.flow.waiting.queue import LocalQueue, Waiter
+from interlock.flow.waiting.queue import LocalQueue
+from interlock.flow.waiting.waiter import LEFT, Waiter
 from interlock.testing import Node
 
 SOON = 3.0  # seconds: far more than it takes, far less than the leases here
@@ -321,12 +324,12 @@ def test_a_lease_that_was_dropped_keeps_nobody_waiting_for_ever(url: str, handed
 def test_one_that_is_not_first_looks_around_by_itself() -> None:
     """Whoever is before it may be gone without a word: a thread that died in between."""
     queue = LocalQueue()
-    one, two = (Waiter("x", token, 10, FIXED, "", False, 0.0) for token in "ab")
+    one, two = (Waiter(Attempt("x", 10), token, 0.0) for token in "ab")
     queue.enter(one)
     queue.enter(two)
     look_at = queue.turn(two, 100.0, last=False)
     assert look_at is not None
-    assert 100.0 < look_at <= 100.0 + queues.LOOK
+    assert 100.0 < look_at <= 100.0 + name_queues.LOOK
 
 
 def test_the_hub_does_not_end_between_the_opening_and_the_standing_in_line(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -739,7 +742,7 @@ def test_in_a_forked_child_nobody_waits_any_more(url: str) -> None:
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            left = me.gone and not me.in_line and not two._site.queue._queues and not line_of(url)
+            left = me.state is LEFT and not me.in_line and not two._site.queue._queues and not line_of(url)
             held._site.backend._memory.held.clear()
             os._exit(0 if left else 1)
         assert os.waitpid(pid, 0)[1] == 0
@@ -754,10 +757,12 @@ def test_in_a_forked_child_nobody_waits_any_more(url: str) -> None:
 def test_turns_of_one_that_was_given_it_in_this_instant() -> None:
     """Between two looks of its thread, another one gives it the lease: there is nobody at the queue any more."""
     queue = LocalQueue()
-    me = Waiter("x", "a", 10, FIXED, "", False, 0.0)
-    queue.enter(me)
+    me = Waiter(Attempt("x", 10), "a", 0.0)
+    assert queue.enter_and_ask(me)
+    assert queue.line_up(me)
+    queue.asked(me, 120.0)
     hold = Hold("x", "a", 10, 1, 110.0, 0.01, 100.0, Policy(renew=False))
-    queue.serve(me, hold)
+    assert queue.serve(me, hold)
     assert queue.turn(me, 100.0, last=False) == 100.0
     assert queue.turn(me, 100.0, last=True) == 100.0
 
@@ -765,11 +770,11 @@ def test_turns_of_one_that_was_given_it_in_this_instant() -> None:
 @pytest.mark.parametrize("offered", [False, True], ids=["in line", "handed over to"])
 def test_whoever_leaves_while_its_announcement_is_read_is_given_nothing(offered: bool) -> None:
     queue = LocalQueue()
-    me = Waiter("x", "a", 10, FIXED, "", False, 0.0)
+    me = Waiter(Attempt("x", 10), "a", 0.0)
     queue.enter(me)
     assert queue.offer(me, "b") if offered else queue.line_up(me)
     token = "b" if offered else "a"
-    assert queue.announced(token) is me
+    assert queue.in_line.get(token) is me
     assert queue.leave(me) is None
     assert not queue.serve(me, Hold("x", token, 10, 1, 110.0, 0.01, 100.0, Policy(renew=False)))
     assert not queue.has("x", token)
@@ -779,7 +784,7 @@ def test_whoever_leaves_while_its_announcement_is_read_is_given_nothing(offered:
 def test_what_is_announced_while_it_asks_is_left_to_the_answer() -> None:
     """A quorum that refuses the question may be giving back just what was announced: two would have the lock."""
     queue = LocalQueue()
-    me = Waiter("x", "a", 10, FIXED, "", False, 0.0)
+    me = Waiter(Attempt("x", 10), "a", 0.0)
     queue.enter(me)
     assert queue.turn(me, 100.0, last=False) is None, "it asks"
     assert queue.line_up(me)
@@ -864,7 +869,7 @@ def test_the_wall_clock_is_asked_now_and_then_and_not_for_each(valkey_node: Node
             runtime.now = lambda: at
             for moment, guess in ((0.0, 1001.0), (0.5, 1001.0), (1.5, 1002.0), (2.0, 1002.0), (3600.0, 1003.0)):
                 at = 0.1 + moment
-                assert hub.offset() == guess
+                assert hub.clock().offset == guess
             runtime.now = lambda: real
 
     asyncio.run(main())
@@ -874,15 +879,15 @@ def test_what_is_known_of_the_stores_clock_is_changed_no_more_than_need_be(url: 
     async def main() -> None:
         async with clients(url, 1) as (client,):
             hub, now = client._site.listener, client._site.runtime.now
-            assert hub.offset() == 0.0, "its clock is ours"
+            assert hub.clock().offset == 0.0, "its clock is ours"
             hub.set_clock(now() - 1.0, now() - 0.2)  # a slow answer
-            assert hub.offset() == 0.0
+            assert hub.clock().offset == 0.0
             hub.set_clock(now(), now() + 5.0)
-            assert 4.9 < hub.offset() <= 5.0
+            assert 4.9 < hub.clock().offset <= 5.0
             hub.set_clock(now() - 1.0, now() + 4.5)
-            assert 4.9 < hub.offset() <= 5.0
+            assert 4.9 < hub.clock().offset <= 5.0
             hub.set_clock(now(), now() + 3.0)
-            assert 2.9 < hub.offset() < 3.1
+            assert 2.9 < hub.clock().offset < 3.1
 
     asyncio.run(main())
 

@@ -68,9 +68,9 @@ class Scene:
     def nobody_waits(self) -> bool:
         """At the gate, soon."""
         gate, until = self.client._site.queue, time.monotonic() + 1.5
-        while (gate.in_line or gate._doors) and time.monotonic() < until:
+        while (gate.in_line or gate._queues) and time.monotonic() < until:
             time.sleep(0.002)
-        return not gate.in_line and not gate._doors
+        return not gate.in_line and not gate._queues
 
     def held(self, name: str) -> bool:
         entry = self.other.inspect(name)
@@ -78,7 +78,7 @@ class Scene:
 
     def kept(self, name: str) -> bool:
         keeper = self.client._keeper
-        return any(hold.name == name and hold.kept and not hold.over for hold in keeper._roster.everybody())
+        return any(hold.name == name and hold.kept and not hold.over for hold in keeper._schedule.everybody())
 
 
 class Block(Scene):

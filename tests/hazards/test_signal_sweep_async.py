@@ -100,7 +100,7 @@ async def trial(url: str, observer: Client, scene: str, name: str, n: int, error
                 tally.held.append(str(here))
                 break
             await asyncio.sleep(0.002)
-        if any(hold.name == name and hold.kept and not hold.over for hold in client._keeper._roster.everybody()):
+        if any(hold.name == name and hold.kept and not hold.over for hold in client._keeper._schedule.everybody()):
             tally.kept.append(str(here))
         return tally
 

@@ -727,7 +727,7 @@ def test_a_hand_over_whose_answers_came_too_late_to_count(earlier: bool) -> None
         threads.append(threading.Thread(target=wait, args=(client,)))
         threads[-1].start()
         gate, quorum = client._site.queue, cast(Any, client._site.backend)
-        soon(lambda: gate._doors["x"].waiters and gate.is_next(gate._doors["x"].waiters[0]) and client._site.listener._inbox)
+        soon(lambda: gate._queues["x"].waiters and gate.is_next(gate._queues["x"].waiters[0]) and client._site.listener._inbox)
         hand_over, in_time = quorum.hand_over, quorum._in_time
 
         async def late(name: str, token: str, heir: Any, *rest: Any) -> Any:

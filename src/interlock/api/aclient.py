@@ -19,8 +19,10 @@ from ..core.renewal import Keeping
 from ..errors import InterlockError, LeaseLost
 from ..flow import acquire as acquiring
 from ..flow import hold as holding
+from ..flow.attempt import Attempt
 from ..flow.closing import close
 from ..flow.context import Context
+from ..flow.extend import extend
 from ..flow.loss import lost
 from ..flow.renewing.keeper import Keeper
 from ..runtime.aio import AsyncioRuntime
@@ -60,7 +62,7 @@ class AsyncLease(BaseLease):
         """
         try:
             period = self._hold.wanted if ttl is None else checks.ttl(ttl, self._site.drift)
-            await holding.extend(self._site, self._hold, period, self._moved)
+            await extend(self._site, self._hold, period, self._moved)
         finally:  # its end may have come nearer, and if the answer was lost as well
             self._moved()
 
@@ -136,6 +138,7 @@ class AsyncLock:
         self._keeper = keeper
         self._options = options
         self._name = checks.name(name)
+        self._attempt = Attempt(self._name, options.ttl, options.policy, options.note, options.fair)
         self._entered: Entered[AsyncLease] = Entered()
 
     @property
@@ -153,9 +156,7 @@ class AsyncLock:
         limit = options.timeout if timeout is UNSET else checks.timeout(timeout)
         hold = None
         try:
-            hold = await acquiring.acquire(
-                self._site, self._name, options.ttl, limit, options.policy, options.note, options.fair
-            )
+            hold = await acquiring.acquire(self._site, self._attempt, limit)
             return AsyncLease(self._site, self._keeper, hold, options)
         except BaseException as error:
             if hold is not None:
@@ -170,7 +171,7 @@ class AsyncLock:
         options = self._options
         hold = None
         try:
-            hold = await acquiring.try_acquire(self._site, self._name, options.ttl, options.policy, options.note)
+            hold = await acquiring.try_acquire(self._site, self._attempt)
             return None if hold is None else AsyncLease(self._site, self._keeper, hold, options)
         except BaseException as error:
             if hold is not None:

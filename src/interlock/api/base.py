@@ -44,7 +44,7 @@ def _gone(holder: Any) -> None:
         hold: Hold = holder._hold
         warnings.warn(
             f"interlock: the lease on {hold.name!r} was dropped without release(); it is not renewed any more and ends by "
-            f"itself within {hold.ttl + hold.policy.delay:g} s. Use a `with` block, or keep the lease",
+            f"itself within {hold.policy.stored(hold.ttl):g} s. Use a `with` block, or keep the lease",
             ResourceWarning,
             stacklevel=2,
         )

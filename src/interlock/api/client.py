@@ -19,8 +19,10 @@ from ..core.renewal import Keeping
 from ..errors import InterlockError
 from ..flow import acquire as acquiring
 from ..flow import hold as holding
+from ..flow.attempt import Attempt
 from ..flow.closing import close
 from ..flow.context import Context
+from ..flow.extend import extend
 from ..flow.renewing.keeper import Keeper
 from ..runtime.blocking import BlockingRuntime, run
 from .base import BaseLease
@@ -47,7 +49,7 @@ class Lease(BaseLease):
         """
         try:
             period = self._hold.wanted if ttl is None else checks.ttl(ttl, self._site.drift)
-            run(holding.extend(self._site, self._hold, period, self._moved))
+            run(extend(self._site, self._hold, period, self._moved))
         finally:  # its end may have come nearer, and if the answer was lost as well
             self._moved()
 
@@ -111,6 +113,7 @@ class Lock:
         self._keeper = keeper
         self._options = options
         self._name = checks.name(name)
+        self._attempt = Attempt(self._name, options.ttl, options.policy, options.note, options.fair)
         self._entered: Entered[Lease] = Entered()
 
     @property
@@ -128,9 +131,7 @@ class Lock:
         limit = options.timeout if timeout is UNSET else checks.timeout(timeout)
         hold = None
         try:
-            hold = run(
-                acquiring.acquire(self._site, self._name, options.ttl, limit, options.policy, options.note, options.fair)
-            )
+            hold = run(acquiring.acquire(self._site, self._attempt, limit))
             return Lease(self._site, self._keeper, hold, options)
         except BaseException as error:
             if hold is not None:
@@ -145,7 +146,7 @@ class Lock:
         options = self._options
         hold = None
         try:
-            hold = run(acquiring.try_acquire(self._site, self._name, options.ttl, options.policy, options.note))
+            hold = run(acquiring.try_acquire(self._site, self._attempt))
             return None if hold is None else Lease(self._site, self._keeper, hold, options)
         except BaseException as error:
             if hold is not None:

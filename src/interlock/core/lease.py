@@ -63,6 +63,15 @@ class Policy(NamedTuple):
     progress: float = inf
     delay: float = 0.0
 
+    def stored(self, ttl: float) -> float:
+        """How long the store keeps a lease that its holder believes in for `ttl`. The same object if there is no delay: leases
+        are many, and a number of its own for each is a page for every hundred."""
+        return ttl + self.delay if self.delay else ttl
+
+    def believed(self, ttl: float) -> float:
+        """How much of what the store keeps is the holder's."""
+        return ttl - self.delay if self.delay else ttl
+
 
 FIXED = Policy(renew=False)
 

@@ -18,9 +18,10 @@ from ..core.claim import Claim, Granted, Refused
 from ..core.lease import Hold, Policy, deadline
 from ..core.quorum import table
 from ..core.shown import shown
-from ..errors import AcquireTimeout, InterlockError, Unavailable, UsageError
-from .context import Context, Undone
+from ..errors import AcquireTimeout, Unavailable, UsageError
+from .context import Context
 from .notes import NOTHING_LEFT, tell
+from .undo import Undone, drop_or_tell, undo
 
 
 async def ask(context: Context, claim: Claim, policy: Policy, sent_at: float) -> Hold | Refused:
@@ -56,11 +57,11 @@ async def ask(context: Context, claim: Claim, policy: Policy, sent_at: float) ->
 async def _take_back(context: Context, claim: Claim, error: BaseException, answered: bool) -> None:
     """See to it that nothing is left of a claim, because of `error`. Harmless when repeated."""
     if not answered:
-        undone = await context.undo(claim.name, claim.token, claim.ttl, error)
+        undone = await undo(context, claim.name, claim.token, claim.ttl, error)
         # Nothing of it is on its way, so it was not sent, or a signal's handler has raised before the answer came here.
         answered = undone is Undone.NEVER_ASKED and context.runtime.struck(error)
     if answered:
-        await _return(context, claim, error)
+        await drop_or_tell(context, claim.name, claim.token, claim.ttl, error)
 
 
 async def _slow(context: Context, claim: Claim, sent_at: float) -> Unavailable:
@@ -72,25 +73,14 @@ async def _slow(context: Context, claim: Claim, sent_at: float) -> Unavailable:
         backend=context.backend.address,
         cause="slow",
     )
-    if await _return(context, claim, error):
+    if await drop_or_tell(context, claim.name, claim.token, claim.ttl, error):
         error.tell("It was given back")
     return error
 
 
-async def _return(context: Context, claim: Claim, error: BaseException) -> bool:
-    """Give back what was granted and is of no use, because of `error`. If that has no answer, what is left is said there."""
-    try:
-        await context.runtime.shield(lambda: context.backend.release(claim.name, claim.token, context.request_timeout))
-    except InterlockError:  # UsageError: the client was closed meanwhile
-        await context.undo(claim.name, claim.token, claim.ttl, error, held=True)
-        return False
-    return True
-
-
 def believe(context: Context, claim: Claim, granted: Granted, sent_at: float, policy: Policy) -> Hold | None:
-    """The hold that a grant gives, if the grant can still be believed. The store keeps the name closed for `policy.delay`
-    more, which is not the holder's."""
-    ttl, drift = granted.ttl - policy.delay if policy.delay else granted.ttl, context.drift
+    """The hold that a grant gives, if the grant can still be believed."""
+    ttl, drift = policy.believed(granted.ttl), context.drift
     until, now = deadline(sent_at, ttl, drift), context.runtime.now()
     if now >= until:
         return None

@@ -45,7 +45,7 @@ async def close(context: Context, keeper: Keeper) -> None:
 async def _close(context: Context, keeper: Keeper) -> None:
     steps: list[Callable[[], Coroutine[Any, Any, None]]] = [keeper.close, lambda: _say(context), context.backend.close]
     if context.runtime.colour == "blocking":
-        steps.insert(0, lambda: _hush(context))  # it listens until the store is closed, which wakes it
+        steps.insert(0, lambda: _stop_listening(context))  # it listens until the store is closed, which wakes it
         steps.append(context.listener.close)
     else:
         steps.insert(0, context.listener.close)
@@ -75,7 +75,7 @@ async def _let_out(context: Context) -> None:
         )
 
 
-async def _hush(context: Context) -> None:
+async def _stop_listening(context: Context) -> None:
     context.listener.stop_soon()
 
 
@@ -83,7 +83,7 @@ async def _say(context: Context) -> None:
     """Name what stays in the store."""
     held = context.queue.held(context.runtime.now())
     for hold in held[:NAMED]:
-        seconds = hold.ttl + hold.policy.delay
+        seconds = hold.policy.stored(hold.ttl)
         log(
             "warning",
             "the client for %s is closed while it holds '%s': it is not renewed any more and ends by itself within %g s",

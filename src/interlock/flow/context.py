@@ -1,32 +1,22 @@
-"""Where a flow takes place: the store, the world, and how long one question may take."""
+"""The context of a flow: the store, the world, how long one question may take, and what of this client is under way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import NamedTuple
 
 from ..backends.port import Backend
 from ..core.claim import Entry
 from ..core.lease import DRIFT_RATE
-from ..errors import InterlockError, Unavailable, UsageError
+from ..errors import Unavailable, UsageError
 from ..runtime.base import Runtime
 from .inside import Inside
-from .notes import NOTHING_LEFT, tell
 from .waiting.listener import Listener
 from .waiting.queue import LocalQueue
 
 
-class Undone(Enum):
-    """How taking something back ended."""
-
-    CONFIRMED = "the store is rid of the token"
-    NEVER_ASKED = "nothing of the token was on its way, so nothing was done"
-    SILENCE = "no answer to that either"
-
-
 class Context(NamedTuple):
-    """A backend and a runtime of one colour, and who of this client waits there."""
+    """A backend and a runtime of one colour, with the waiters of one client and its verbs that are under way."""
 
     backend: Backend
     runtime: Runtime
@@ -38,7 +28,7 @@ class Context(NamedTuple):
 
     @classmethod
     def of(cls, backend: Backend, runtime: Runtime, request_timeout: float, drift: float = DRIFT_RATE) -> Context:
-        """A new one, where nobody waits yet."""
+        """A new one, with no waiter."""
         queue = LocalQueue()
         queue.rely = max(queue.rely, getattr(backend, "rely", 0.0))
         if allow_for := getattr(backend, "allow_for", None):  # a quorum has waits of its own, by other clocks
@@ -53,7 +43,7 @@ class Context(NamedTuple):
         return settled is not None and settled(token)
 
     def closed(self) -> UsageError:
-        """The error of whoever asks, or waits, while the client is closed."""
+        """The error of a verb that asks, or waits, while the client is closed."""
         return UsageError(f"the client for {self.backend.address} is closed; make a new one")
 
     def within(self, ttl: float) -> float:
@@ -69,36 +59,3 @@ class Context(NamedTuple):
             if self.queue.closed:  # it hung up on us
                 raise self.closed() from error
             raise
-
-    async def undo(
-        self,
-        name: str,
-        token: str,
-        ttl: float,
-        error: BaseException,
-        held: bool = False,
-        then: Callable[[bool], None] = lambda confirmed: None,
-    ) -> Undone:
-        """After `error` left an outcome unknown: see to it that nothing stays behind, whoever cancels meanwhile.
-
-        `held`: the token had the lock before. What is left is said on the error, which the caller raises; nothing else is
-        raised here but a cancellation: so what must follow the store's answer is done by `then`.
-        """
-
-        async def take_back() -> bool:
-            confirmed = await self.backend.undo(name, token, self.request_timeout)
-            then(confirmed)
-            return confirmed
-
-        try:
-            confirmed = await self.runtime.shield(take_back)
-        except InterlockError as failure:
-            said = str(failure).rstrip()
-            why = f" ({said})" if said not in str(error) else ""  # once is enough
-            tell(error, f"The clean-up got no answer either, so '{name}' may stay locked for up to {ttl:g} s{why}")
-            return Undone.SILENCE
-        if held and not confirmed:
-            tell(error, f"So '{name}' was not released: it ends with its ttl, within {ttl:g} s; release may be called again")
-        elif isinstance(error, Unavailable):
-            error.tell(NOTHING_LEFT)
-        return Undone.CONFIRMED if confirmed else Undone.NEVER_ASKED

@@ -1,9 +1,7 @@
-"""Holding and giving back: extend, release, waiting for a loss, and how a `with` block ends.
+"""Holding and giving back: release, waiting for a loss, and how a `with` block ends.
 
-Invariants: a lease that is over never comes back; its deadline only moves when the store has confirmed it, and moves down
-when an answer was lost; the token is kept until the store has answered; the body's own exception is never masked.
-
-A little long because a release may be interrupted anywhere, and each way that it ends is told here.
+Invariants: a lease that is over never comes back; the token is kept until the store has answered; the body's own exception is
+never masked. A release may be interrupted anywhere, and each way that it ends is told here.
 """
 
 from __future__ import annotations
@@ -12,14 +10,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 
-from ..core.claim import Gone
-from ..core.lease import Flight, Hold
+from ..core.lease import Hold
 from ..errors import InterlockError, Unavailable, UsageError
-from .context import Context, Undone
+from .context import Context
 from .inside import Mark
 from .loss import lost
 from .notes import left_behind, tell_left
-from .waiting.handover import Outcome, drop, hand_over
+from .undo import Undone, drop, undo
+from .waiting.handover import Outcome, hand_over
 
 
 def check(hold: Hold, now: float) -> None:
@@ -37,69 +35,6 @@ def run_out(context: Context, hold: Hold, now: float) -> None:
             return
         hold.gone = hold.gone or hold.ending(now)
     hold.tell()
-
-
-async def extend(context: Context, hold: Hold, ttl: float, moved: Callable[[], None] = lambda: None) -> None:
-    """Set what is left to `ttl`. Raises LeaseLost if it is over, Unavailable if the store did not answer: then the lease is
-    still held until the earlier of the old and the new end. An earlier end is believed before anything is sent; `moved` is
-    called then, since whoever watches the deadline must look again."""
-    context.runtime.check_loop()
-    sent_at, flight = context.runtime.now(), Flight(hold.name, ttl)
-    check(hold, sent_at)
-    try:
-        await _extend(context, hold, flight, sent_at, moved)
-    except BaseException as error:
-        if context.runtime.struck(
-            error
-        ):  # anywhere: it may have got through, and nothing must be taken for on its way for ever
-            hold.unconfirmed(sent_at, ttl, context.runtime.now(), followed=True)
-            hold.landed(flight)
-            context.inside.leave(flight)
-        raise
-
-
-async def _extend(context: Context, hold: Hold, flight: Flight, sent_at: float, moved: Callable[[], None]) -> None:
-    ttl, delay = flight.ttl, hold.policy.delay
-    try:
-        hold.extending(flight)
-        context.inside.busy[flight] = (context.inside.who(),)
-        if context.queue.closed:  # it may not wait for us any more: the store would keep what nobody hears of
-            closed = context.closed()
-            closed.add_note(
-                f"interlock: '{hold.name}' was not extended: it ends by itself within {hold.ttl + hold.policy.delay:g} s"
-            )
-            raise closed
-        if hold.shorten(sent_at, ttl):
-            moved()
-        # The lease's own fence goes with it: a store that lost its counter learns it anew.
-        within = min(context.within(ttl), hold.deadline - sent_at)
-        answer = await context.backend.extend(hold.name, hold.token, ttl + delay, within, hold.fence)
-    except UsageError:  # an answer: nothing happened
-        raise
-    except BaseException as error:
-        hold.unconfirmed(sent_at, ttl, context.runtime.now(), followed=True)
-        if isinstance(error, Unavailable):
-            left = hold.remaining(context.runtime.now())
-            error.tell(f"The lease on '{hold.name}' is held for another {left:.1f} s as it stands; extend again or release")
-        raise
-    finally:
-        hold.landed(flight)
-        context.inside.leave(flight)
-    if hold.released or hold.leaving:  # meanwhile, by another thread
-        check(hold, sent_at)
-    now = context.runtime.now()
-    if isinstance(answer, Gone):
-        hold.vanished(now, answer.taken, answer.left)
-        hold.tell()
-        await release(context, hold)  # what is left of it, if anything
-        raise lost(hold)
-    if hold.lost(now):  # over before the answer came: somebody may have acted on that, so it stays over
-        hold.unsure = True
-        hold.tell()
-        await release(context, hold)
-        raise lost(hold)
-    hold.wanted = ttl
-    hold.renewed(sent_at, answer.ttl - delay, flight, context.settled(hold.token))
 
 
 async def release(context: Context, hold: Hold) -> bool:
@@ -166,7 +101,7 @@ async def give_back(context: Context, hold: Hold, error: BaseException) -> None:
     try:
         await release(context, hold)
     except InterlockError as failure:
-        tell_left(error, hold.name, hold.ttl + hold.policy.delay, failure)
+        tell_left(error, hold.name, hold.policy.stored(hold.ttl), failure)
 
 
 async def finish(context: Context, hold: Hold, error: BaseException, mark: Mark | None = None) -> None:
@@ -182,9 +117,7 @@ async def finish(context: Context, hold: Hold, error: BaseException, mark: Mark 
         if busy.setdefault(hold, mine) is not mine and not await _take_over(context, hold, mine):
             return
         hold.leaving = True
-        within = context.request_timeout
-        if not await context.backend.undo(hold.name, hold.token, within):  # nothing is on its way: any connection will do
-            await context.backend.release(hold.name, hold.token, within)
+        await drop(context.backend, hold.name, hold.token, context.request_timeout, unanswered=True)
         hold.released = hold.released or not hold.lost(context.runtime.now())
         hold.notify("released")
         context.queue.left(hold)
@@ -244,9 +177,7 @@ async def abandon(context: Context, hold: Hold, within: float) -> None:
         return
     try:
         with context.inside.visit(hold.name, hold.ttl):
-            if hold.forsaken and await context.backend.undo(hold.name, hold.token, within):
-                return  # a release was interrupted on its way
-            await drop(context, hold.name, hold.token, within)
+            await drop(context.backend, hold.name, hold.token, within, unanswered=hold.forsaken)
     except InterlockError as failure:
         left_behind(hold.name, hold.ttl, failure)
 
@@ -280,7 +211,7 @@ async def _give_back(context: Context, hold: Hold) -> bool:
             hold.notify("released")
             context.queue.left(hold)
 
-        ended = await context.undo(hold.name, hold.token, hold.ttl, error, held=True, then=undone)
+        ended = await undo(context, hold.name, hold.token, hold.ttl, error, held=True, then=undone)
         if ended is Undone.CONFIRMED:
             return hold.released
         raise
@@ -316,7 +247,7 @@ async def _pass_on(context: Context, name: str, outcome: Outcome) -> None:
         if given is not None:
             await release(context, given)
         else:
-            await drop(context, name, outcome.token)
+            await drop(context.backend, name, outcome.token, context.request_timeout)
     except InterlockError as failure:
         left_behind(name, outcome.ttl, failure)
 

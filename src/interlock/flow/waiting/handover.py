@@ -22,7 +22,8 @@ from ...errors import InterlockError, Unavailable, UsageError
 from ..ask import believe
 from ..context import Context
 from ..notes import left_behind
-from .queue import Waiter
+from ..undo import drop
+from .waiter import Waiter
 
 PROBATION = 3.0  # seconds that a grant lasts which finds its waiter asleep; one that is awake renews it in time
 
@@ -39,8 +40,9 @@ class Outcome(NamedTuple):
 
 def place(context: Context, waiter: Waiter, inbox: str) -> Place:
     """Its place in the store's line."""
-    ttl = min(waiter.ttl, PROBATION) if waiter.policy.renew else waiter.ttl
-    return Place(int((waiter.arrival + context.listener.offset()) * 1e6), inbox, ttl + waiter.policy.delay)
+    policy = waiter.attempt.policy
+    ttl = min(waiter.ttl, PROBATION) if policy.renew else waiter.ttl
+    return Place(int(context.listener.clock().there(waiter.arrival) * 1e6), inbox, policy.stored(ttl))
 
 
 async def hand_over(context: Context, hold: Hold, heir: Waiter, barges: bool) -> Outcome | None:
@@ -55,8 +57,8 @@ async def hand_over(context: Context, hold: Hold, heir: Waiter, barges: bool) ->
     except InterlockError:
         return None
     # A token of its own: should the heir ask for itself after all, neither must undo what the other got.
-    token, seat = context.runtime.token(heir.note), place(context, heir, inbox)
-    claim = Claim(heir.name, token, heir.ttl + heir.policy.delay, seat)
+    token, seat = context.runtime.token(heir.attempt.note), place(context, heir, inbox)
+    claim = Claim(heir.name, token, heir.attempt.stored, seat)
     before = 0 if barges else seat.arrival
     sent_at, handed = context.runtime.now(), None
     try:
@@ -64,7 +66,7 @@ async def hand_over(context: Context, hold: Hold, heir: Waiter, barges: bool) ->
             return None
         handed = await cast(Line, context.backend).hand_over(hold.name, hold.token, claim, before, context.within(hold.ttl))
         if isinstance(handed.heir, Granted):
-            given = believe(context, claim, handed.heir, sent_at, heir.policy)
+            given = believe(context, claim, handed.heir, sent_at, heir.attempt.policy)
             if given is not None:
                 taken = context.queue.handed(hold, heir, given, barges)
                 return Outcome(handed.held, None if taken else given, ttl=claim.ttl)
@@ -105,22 +107,9 @@ async def _take_back(context: Context, hold: Hold, heir: Waiter, token: str, hel
             return False
         if not isinstance(error, Unavailable) and token not in (heir.token, heir.hold and heir.hold.token):
             await context.runtime.shield(
-                lambda: drop(context, hold.name, token)
+                lambda: drop(context.backend, hold.name, token, context.request_timeout)
             )  # interrupted with the answer in hand, perhaps
         return True
     except InterlockError as failure:  # logged: the error may never be seen, if the release itself comes to a good end
         left_behind(hold.name, heir.ttl, failure)
     return False
-
-
-async def drop(context: Context, name: str, token: str, within: float | None = None) -> None:
-    """Nobody needs this token any more: it leaves the line, or passes on what it got. To be shielded.
-
-    Raises Unavailable if the store does not answer, UsageError if the client is closed: then its ttl ends it.
-    """
-    within = context.request_timeout if within is None else within
-    try:
-        await context.backend.release(name, token, within)
-    except Unavailable:
-        if not await context.backend.undo(name, token, within):
-            raise

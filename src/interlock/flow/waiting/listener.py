@@ -16,13 +16,16 @@ from typing import cast
 
 from ...backends.port import Backend, Line
 from ...core.claim import Announced
+from ...core.clock import StoreClock
 from ...core.lease import Hold, deadline
 from ...errors import InterlockError, Unavailable, UsageError
 from ...runtime import forks
 from ...runtime.base import Bell, Runtime, Spawned, shortage
 from ..inside import Inside
 from ..notes import left_behind
-from .queue import LocalQueue, Waiter
+from ..undo import drop
+from .queue import LocalQueue
+from .waiter import Waiter
 
 LINGER = 5.0  # seconds for which an inbox that nobody waits for is still listened to
 TICK = 0.5  # how often it looks whether anybody still waits
@@ -48,9 +51,8 @@ class Listener:
     def __init__(
         self, backend: Backend, runtime: Runtime, request_timeout: float, drift: float, queue: LocalQueue, inside: Inside
     ) -> None:
-        self._offset: float | None = None  # the store's clock minus ours, as far as we know: only orders the line
-        self._guess = 0.0  # the same, as far as this machine knows, and when it was asked
-        self._guessed_at = -inf
+        self._clock = StoreClock()
+        self._guessed_at = -inf  # when the wall clock was last looked at, as long as the store has not told its time
         self._line = cast(Line, backend)
         self._runtime = runtime
         self._request_timeout = request_timeout
@@ -133,20 +135,18 @@ class Listener:
                 raise ours from error
             raise
 
-    def offset(self) -> float:
-        """What to add to a moment of our clock to have it on the store's, as near as we can tell."""
-        if self._offset is not None:
-            return self._offset
-        if self._line.capabilities.hosts and (now := self._runtime.now()) - self._guessed_at > GUESS:
-            self._guess, self._guessed_at = self._runtime.wall_ahead(), now
-        return self._guess
+    def clock(self) -> StoreClock:
+        """The store's clock, as near as we can tell: it orders the line."""
+        clock = self._clock
+        if not clock.known and self._line.capabilities.hosts and (now := self._runtime.now()) - self._guessed_at > GUESS:
+            clock.guess(self._runtime.wall_ahead())
+            self._guessed_at = now
+        return clock
 
     def set_clock(self, sent_at: float, at: float) -> None:
-        """The store's clock read `at` at some moment between `sent_at` and now. What we know is changed no more than need be:
-        between clients it is the difference that counts."""
+        """The store's clock read `at` at some moment between `sent_at` and now. 0: it did not say."""
         if at:
-            latest, earliest = at - sent_at, at - self._runtime.now()
-            self._offset = min(max(self.offset(), earliest), latest)
+            self.clock().heard(sent_at, at, self._runtime.now())
 
     def stop_soon(self) -> None:
         """Listen no longer than to what wakes it next. (To close the store does, which spares a thread half a second.)"""
@@ -230,7 +230,7 @@ class Listener:
 
     async def _told(self, announced: Announced) -> None:
         with self._queue.guard:  # in one step: the waiter might put a question meanwhile
-            waiter = self._queue.announced(announced.token)
+            waiter = self._queue.in_line.get(announced.token)  # None: it has left, or has its answer
             if waiter is not None:
                 hold = self._believed(waiter, announced)
                 if hold is None:  # too old to be believed: the waiter asks
@@ -251,7 +251,7 @@ class Listener:
         name, token = announced.name, announced.token
         with self._inside.visit(name, announced.ttl):
             try:
-                await self._runtime.shield(lambda: self._line.release(name, token, self._request_timeout))
+                await self._runtime.shield(lambda: drop(self._line, name, token, self._request_timeout))
             except InterlockError as failure:
                 left_behind(name, announced.ttl, failure)
 
@@ -263,11 +263,12 @@ class Listener:
         """
         if waiter.after is None or announced.fence <= waiter.after:
             return None
-        now, ttl = self._runtime.now(), announced.ttl - waiter.policy.delay
+        now, policy = self._runtime.now(), waiter.attempt.policy
+        ttl = policy.believed(announced.ttl)
         granted_at, whole = min(announced.at, now), deadline(0.0, ttl, self._drift)
         until = granted_at + whole
-        if until - now <= whole * (RENEWED if waiter.policy.renew else FIXED):
+        if until - now <= whole * (RENEWED if policy.renew else FIXED):
             return None
-        hold = Hold(announced.name, announced.token, ttl, announced.fence, until, self._drift, granted_at, waiter.policy)
+        hold = Hold(announced.name, announced.token, ttl, announced.fence, until, self._drift, granted_at, policy)
         hold.wanted = waiter.ttl
         return hold

@@ -27,32 +27,31 @@ from typing import cast
 
 from ...core import backoff
 from ...core.claim import Claim, Refused
-from ...core.lease import Hold, Policy
-from ...errors import InterlockError, Unavailable
+from ...core.lease import Hold
+from ...errors import Unavailable
 from ..ask import ask, too_late
+from ..attempt import Attempt
 from ..context import Context
 from ..hold import give_back
-from ..notes import tell_left
-from .handover import drop, place
-from .queue import Waiter
+from ..undo import drop_or_tell
+from .handover import place
+from .waiter import LEFT, SERVED, Waiter
 
 
-async def acquire(
-    context: Context, name: str, ttl: float, timeout: float | None, policy: Policy, note: str, fair: bool
-) -> Hold:
+async def acquire(context: Context, attempt: Attempt, timeout: float | None) -> Hold:
     """See `acquire.acquire`."""
-    runtime, queue = context.runtime, context.queue
+    runtime, queue, inside = context.runtime, context.queue, context.inside
     runtime.check_loop()
     began = runtime.now()
-    me = Waiter(name, runtime.token(note), ttl, policy, note, fair, began)
-    inside, answer = context.inside, None
-    try:  # from here on: whoever is first and gone would keep everybody waiting
+    me = Waiter(attempt, runtime.token(attempt.note), began)
+    answer = None
+    try:  # from here on: a waiter that is first and gone would keep all others waiting
         inside.busy[me] = (inside.who(),)
         if queue.enter_and_ask(me):
-            answer = await ask(context, Claim(name, me.token, ttl + policy.delay if policy.delay else ttl), policy, began)
+            answer = await ask(context, Claim(me.name, me.token, attempt.stored), attempt.policy, began)
             if type(answer) is Hold:
                 queue.got(me, answer)
-                if not queue.closed and not me.gone:
+                if not queue.closed and me.state is SERVED:
                     inside.busy.pop(me, None)  # here, not at the end: a signal that strikes must find it in our hands
                     if inside.bells:
                         inside.ring()
@@ -80,32 +79,32 @@ async def acquire(
 async def _wait(context: Context, me: Waiter, give_up: float, answer: Hold | Refused | None) -> Hold:
     """`answer` is that to the first question, if it was asked."""
     runtime, queue = context.runtime, context.queue
-    attempt = 0
+    tries = 0
     while True:
-        if queue.closed or me.gone:  # gone: in the child of a fork
+        if queue.closed or me.state is LEFT:  # the latter: in the child of a fork
             raise context.closed()
         now = runtime.now()
-        if me.hold is not None and me.hold.lost(now):  # given while we waited for an answer or did not run, and over by now
-            queue.back(me, runtime.token(me.note))
-        elif me.hold is not None:
-            if me.inside:  # whoever gave it was interrupted
+        if me.hold is not None:
+            if me.state is not SERVED:  # the one that gave it was interrupted
                 queue.got(me, me.hold)
-            return me.hold
+            if not me.hold.lost(now):
+                return me.hold
+            queue.back(me, runtime.token(me.attempt.note))  # given while we waited for an answer or did not run; over by now
         if answer is not None:
             now = me.arrival  # when that was asked
         last = now >= give_up  # the lock may be free by now, so one question follows, whoever's turn it is
         look_at = queue.turn(me, now, last) if answer is None else None
         if look_at is None:
-            hold = await _ask(context, me, not last, answer)
+            hold, told = await _ask(context, me, not last, answer)
             answer = None
             if hold is not None:
                 me.hold = hold  # at once: whatever interrupts us, it is passed on
                 queue.got(me, hold)
                 continue
-            queue.asked(me, _again_at(context, me, attempt))
-            attempt += 1
+            queue.asked(me, _again_at(context, me, told, tries))
+            tries += 1
             if last and me.hold is None:
-                raise too_late(context, me.name, cast(Refused, me.refused), now - me.arrival)
+                raise too_late(context, me.name, cast(Refused, me.refused), runtime.now() - me.arrival)
         elif me.bell is None:
             me.bell = runtime.latch()  # and look once more: somebody may have wanted to ring it
             if queue.is_next(me):
@@ -114,41 +113,43 @@ async def _wait(context: Context, me: Waiter, give_up: float, answer: Hold | Ref
             await me.bell.wait(min(look_at, give_up))
 
 
-async def _ask(context: Context, me: Waiter, waits: bool, answer: Hold | Refused | None) -> Hold | None:
-    """Ask the store, unless that is done, and, if it refuses and we wait, once more with a place in its line. None: refused."""
-    runtime, ttl = context.runtime, me.ttl + me.policy.delay
-    told = me.in_line and me.refused is not None and me.refused.owner
-    inbox = await _inbox(context) if told else ""
-    if not inbox:  # most locks are free: the first question needs no inbox. And strangers tell nobody
+async def _ask(context: Context, me: Waiter, waits: bool, answer: Hold | Refused | None) -> tuple[Hold | None, bool]:
+    """Ask the store, unless that is done, and, if it refuses and we wait, once more with a place in its line.
+
+    The hold, or None: refused. And whether the store will tell: it has our place, and the inbox is open.
+    """
+    runtime, queue, attempt = context.runtime, context.queue, me.attempt
+    lined_up = me.in_line and me.refused is not None and me.refused.owner
+    inbox = await _inbox(context) if lined_up else ""
+    if not inbox:  # most locks are free: the first question needs no inbox. And strangers tell no one
         sent_at = me.arrival
         if answer is None:
             sent_at = runtime.now()
-            answer = await ask(context, Claim(me.name, me.token, ttl), me.policy, sent_at)
-        if answer.__class__ is Hold:  # not by a call: a signal's handler might raise there, and nobody would have the hold
-            return answer
+            answer = await ask(context, Claim(me.name, me.token, attempt.stored), attempt.policy, sent_at)
+        if answer.__class__ is Hold:  # not by a call: a signal's handler might raise there, and the hold would be lost
+            return answer, False
         me.refused = answer = cast(Refused, answer)
         context.listener.set_clock(sent_at, answer.at)
         if answer.spent or not me.in_line:  # a quorum may still be taking back what some granted: not what it votes for next
-            context.queue.renew(me, runtime.token(me.note))
+            queue.renew(me, runtime.token(attempt.note))
         if not answer.owner or not waits:
-            return None
-        inbox = "" if told else await _inbox(context)
-    me.deaf = not inbox
-    if me.deaf or not context.queue.line_up(me):
-        return None
-    if context.listener.cancelled:  # the listener failed before we were in line, so we were not told to ask again
+            return None, False
+        inbox = "" if lined_up else await _inbox(context)
+    if not inbox or not queue.line_up(me):
+        return None, False
+    if context.listener.cancelled:  # it failed before we were in line, so we were not told to ask again
         await _inbox(context)
     sent_at = runtime.now()
-    answer = await ask(context, Claim(me.name, me.token, ttl, place(context, me, inbox)), me.policy, sent_at)
+    answer = await ask(context, Claim(me.name, me.token, attempt.stored, place(context, me, inbox)), attempt.policy, sent_at)
     if answer.__class__ is Hold:  # as above
-        return answer
+        return answer, False
     me.refused = answer = cast(Refused, answer)
     context.listener.set_clock(sent_at, answer.at)
     if answer.spent:
-        context.queue.renew(me, runtime.token(me.note))
+        queue.renew(me, runtime.token(attempt.note))
     else:
         me.after = answer.fence
-    return None
+    return None, True
 
 
 async def _inbox(context: Context) -> str:
@@ -161,12 +162,12 @@ async def _inbox(context: Context) -> str:
         return ""
 
 
-def _again_at(context: Context, me: Waiter, attempt: int) -> float:
-    """When to ask again although nobody rings."""
+def _again_at(context: Context, me: Waiter, told: bool, tries: int) -> float:
+    """When to ask again although nothing rings. `told`: the store will tell, unless the next holder dies before it releases."""
     now, jitter, refused = context.runtime.now(), context.runtime.jitter(), cast(Refused, me.refused)
-    if refused.owner and refused.retry_after is not None and not me.deaf:
+    if refused.owner and refused.retry_after is not None and told:
         return now + context.queue.relied_on(refused.retry_after) + 0.02 * jitter
-    return now + backoff.pause(attempt, jitter, refused.retry_after, None)
+    return now + backoff.pause(tries, jitter, refused.retry_after, None)
 
 
 async def _give_up(context: Context, me: Waiter, answer: Hold | Refused | None, error: BaseException) -> None:
@@ -180,10 +181,7 @@ async def _give_up(context: Context, me: Waiter, answer: Hold | Refused | None, 
         if given is not None:
             await give_back(context, given, error)
         if me.in_line and (given is None or given.token != me.token):
-            try:
-                await drop(context, me.name, me.token)
-            except InterlockError as failure:
-                tell_left(error, me.name, me.ttl, failure)
+            await drop_or_tell(context, me.name, me.token, me.ttl, error)
 
     if given is not None or me.in_line:
         await context.runtime.shield(clean_up)

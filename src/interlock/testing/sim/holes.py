@@ -68,12 +68,12 @@ def _old_wait() -> list[Patch]:
 def _token_used_again() -> list[Patch]:
     ask = wait._ask
 
-    async def again(site: Context, me: Any, waits: bool, answer: Any) -> Hold | None:
+    async def again(site: Context, me: Any, waits: bool, answer: Any) -> tuple[Hold | None, bool]:
         before = me.token
-        hold = await ask(site, me, waits, answer)
+        hold, told = await ask(site, me, waits, answer)
         if hold is None and not me.in_line:
             me.token = before
-        return hold
+        return hold, told
 
     return [(wait, "_ask", again)]
 

@@ -23,10 +23,12 @@ from ...core.renewal import Step
 from ...errors import Unavailable
 from ...flow import ask, closing
 from ...flow import hold as holding
-from ...flow.context import Context, Undone
+from ...flow.context import Context
 from ...flow.renewing.keeper import Keeper
+from ...flow.undo import Undone
 from ...flow.waiting import listener
-from ...flow.waiting.queue import LocalQueue, NameQueue
+from ...flow.waiting.name_queue import NameQueue
+from ...flow.waiting.queue import LocalQueue
 from .dating import by_the_nodes_clock
 from .holes import BY_HAND, Patch
 from .kernel import Process
@@ -182,18 +184,18 @@ def _any_wait() -> list[Patch]:
 
 
 def _no_undo() -> list[Patch]:
-    async def undo(self: Context, name: str, token: str, ttl: float, error: BaseException, **more: Any) -> Undone:
+    async def forget(site: Context, name: str, token: str, ttl: float, error: BaseException, **more: Any) -> Undone:
         return Undone.NEVER_ASKED
 
-    return [(Context, "undo", undo)]
+    return [(ask, "undo", forget), (holding, "undo", forget)]
 
 
 def _old_announcement() -> list[Patch]:
     def believed(self: listener.Listener, waiter: Any, announced: Any) -> Hold:
         now = self._runtime.now()
-        ttl = announced.ttl - waiter.policy.delay
+        ttl = waiter.attempt.policy.believed(announced.ttl)
         until = lease.deadline(now, ttl, self._drift)
-        hold = Hold(announced.name, announced.token, ttl, announced.fence, until, self._drift, now, waiter.policy)
+        hold = Hold(announced.name, announced.token, ttl, announced.fence, until, self._drift, now, waiter.attempt.policy)
         hold.wanted = waiter.ttl
         return hold
 
@@ -223,13 +225,13 @@ def _shortened_late() -> list[Patch]:
 
 
 def _sleeps_for_ever() -> list[Patch]:
-    look_at = LocalQueue._look_at
+    look_at = NameQueue.look_at
 
-    def unwatched(self: LocalQueue, waiter: Any, now: float) -> float | None:
+    def unwatched(self: NameQueue, waiter: Any, now: float) -> float | None:
         moment = look_at(self, waiter, now)
-        return inf if moment is not None and self._queues[waiter.name].holder is not None else moment
+        return inf if moment is not None and self.holder is not None else moment
 
-    return [(LocalQueue, "_look_at", unwatched), (NameQueue, "told", lambda self, what: None)]
+    return [(NameQueue, "look_at", unwatched), (NameQueue, "told", lambda self, what: None)]
 
 
 def _closed_early() -> list[Patch]:
