@@ -443,10 +443,10 @@ def test_a_keeper_does_not_end_while_it_has_something_to_give_back() -> None:
     with Client(f"memory://{uuid4().hex}", ttl=30) as client, client.lock("x") as lease:
         keeper = client._keeper
         mine = keeper._spawned
-        keeper._untidy.append(lease._hold)
+        keeper._returns.add(lease._hold)
         assert not keeper._may_end()
         assert keeper._spawned is mine
-        keeper._untidy.clear()
+        keeper._returns._some.clear()
 
 
 # --- asyncio ----------------------------------------------------------------------------------------------------------------

@@ -358,8 +358,8 @@ def test_a_signal_that_strikes_while_answers_are_judged_does_not_end_renewal() -
 
     async def main() -> None:
         async with AsyncClient(f"memory://{uuid4().hex}", ttl=0.6) as client:
-            keeper, leases = client._keeper, [await client.lock(f"x:{n}").acquire() for n in range(3)]
-            judge, struck = keeper._judge, []
+            requests, leases = client._keeper._requests, [await client.lock(f"x:{n}").acquire() for n in range(3)]
+            judge, struck = requests._judge, []
 
             def strike(*answer: Any) -> None:
                 if not struck:
@@ -367,7 +367,7 @@ def test_a_signal_that_strikes_while_answers_are_judged_does_not_end_renewal() -
                     raise TimeoutError("struck")
                 judge(*answer)
 
-            keeper._judge = strike  # type: ignore[method-assign]
+            requests._judge = strike  # type: ignore[method-assign]
             await asyncio.sleep(1.2)
             assert struck
             assert [lease.state for lease in leases] == ["held"] * 3

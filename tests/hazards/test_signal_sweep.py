@@ -23,7 +23,7 @@ from uuid import uuid4
 import pytest
 
 from interlock import AcquireTimeout, Client, Lock
-from interlock.core.lease import Flight
+from interlock.core.missing import Flight
 from interlock.testing import Node, start_nodes, stop_nodes
 
 from .strikes import ERRORS, sweep

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..core.claim import Gone
-from ..core.lease import Flight, Hold
+from ..core.lease import Hold
+from ..core.missing import Flight
 from ..errors import Unavailable, UsageError
 from .context import Context
 from .hold import check, release

@@ -11,37 +11,32 @@ Interleavings and where each is handled
 - a lease is granted while the keeper falls asleep: `keep` puts it down first and rings if it is due before the keeper would
   wake; the keeper looks once more after it has said when it will wake
 - a lease is granted while the keeper decides to end: both under `_guard`
-- released, lost or dropped while its renewal is on its way: the answer is not believed (`_judge`)
-- a renewal, or an extension of the holder's (`tidy`), is granted after the lease was lost: it is given back (`_tidy`), not
-  before the deadline, since a body that is about to stop may still be at work
-- the answer is lost: the deadline stands, another try follows within the window
+- while a renewal is on its way, and when its answer is lost: see `requests`
+- a renewal, or an extension of the holder's (`tidy`), is granted after the lease was lost: it is given back (`returns`)
 - fork: the child's copy forgets everything (`disown`); its leases are lost there
-
-A little long because its interleavings are many, and half of it would be hard to follow.
 """
 
 from __future__ import annotations
 
 from _thread import RLock  # threading itself is forbidden to flows: it invites waiting
-from collections.abc import Sequence
 from contextlib import suppress
 from math import inf
 
 from ...core import renewal
-from ...core.claim import Gone, Granted, Renewal
-from ...core.lease import Flight, Hold
-from ...core.renewal import Keeping, Step
-from ...errors import Unavailable, UsageError
+from ...core.lease import Hold
+from ...core.renewal import Keeping
+from ...errors import Unavailable
 from ...runtime import forks
 from ...runtime.base import Bell, Spawned, shortage
 from ..context import Context
-from ..hold import abandon, run_out
-from ..notes import left_behind, log
+from ..hold import run_out
+from ..notes import log
+from .requests import Requests
+from .returns import Returns
 from .schedule import Schedule
 from .stats import Stats
 
 LINGER = 5.0  # seconds for which a keeper with nothing to keep stays
-TIDY = 50  # lost leases that are given back in one go; the rest expires by itself
 HICCUP = 0.1  # pause after a defect of our own, which must not stop renewal
 
 
@@ -54,7 +49,6 @@ class Keeper:
         self._closed = False
         self._era = 0  # a keeper of an earlier one ends: its start was interrupted, and nobody knows of it
         self._stats = Stats()
-        self._unanswered = False  # the last request was not
         self._teller = self._note_loss  # one object for all leases
         context.queue.mind = self.mind
         self._start_afresh()
@@ -62,7 +56,8 @@ class Keeper:
 
     def _start_afresh(self) -> None:
         self._schedule = Schedule()
-        self._untidy: list[Hold] = []  # lost, and perhaps still stored
+        self._returns = Returns(self._context)
+        self._requests = Requests(self._context, self._schedule, self._returns, self._stats)
         self._wakes_at = -inf  # when the keeper will wake; -inf while it is awake, and looks at newcomers before it sleeps
         self._bell: Bell | None = None
         self._spawned: Spawned | None = None
@@ -100,7 +95,7 @@ class Keeper:
     def tidy(self, hold: Hold) -> None:
         """Its loss was told while an extension of its holder's was on its way, and that may have got through: give it back, at
         its deadline. Asks no store."""
-        self._untidy.append(hold)
+        self._returns.add(hold)
         with suppress(RuntimeError, Unavailable):  # no thread to be had, or no descriptor
             if self._spawned is None:
                 self._start()
@@ -113,7 +108,7 @@ class Keeper:
         """
         hold.dropped = hold.forsaken = True
         hold.kept = False
-        self._untidy.append(hold)
+        self._returns.add(hold)
         with suppress(Exception):  # no loop runs any more, or the interpreter ends: it is not renewed, and ends with its ttl
             self._context.runtime.check_loop()
             if self._spawned is None:
@@ -138,16 +133,7 @@ class Keeper:
         finally:
             for hold in self._schedule.everybody():
                 hold.kept = False
-            await self._context.runtime.shield(self._give_up_all) if self._untidy else None
-
-    async def _give_up_all(self) -> None:
-        until = self._context.runtime.now() + self._context.request_timeout
-        while self._untidy:
-            hold, now = self._untidy.pop(), self._context.runtime.now()
-            if _tidy_at(hold) <= now < until:
-                await self._rid(hold, until - now)
-            elif hold.unsure or hold.forsaken:
-                left_behind(hold.name, hold.ttl, UsageError("the client was closed"))
+            await self._context.runtime.shield(self._returns.give_up) if self._returns else None
 
     def _ring(self) -> None:
         if self._bell is not None:
@@ -180,8 +166,8 @@ class Keeper:
             try:
                 await self._go_on(era)
             except BaseException:
-                if forsaken := [hold for hold in self._untidy if hold.forsaken]:  # nobody else will give them back
-                    await self._context.runtime.shield(lambda: self._give_back(forsaken))
+                if forsaken := self._returns.forsaken():
+                    await self._context.runtime.shield(lambda: self._returns.give_back(forsaken, self._requests.undisturbed))
                 raise
         except BaseException:  # somebody cancels every task of the loop
             self._ended(era)
@@ -222,7 +208,8 @@ class Keeper:
                 if due:
                     await self._renew(due)
                     continue  # there may be more by now
-                now, look_at = runtime.now(), self._next_look()
+                now = runtime.now()
+                look_at = min(self._schedule.next_look(), self._returns.next_at())
                 if look_at <= now:
                     await self._tidy(now)
                     continue
@@ -240,13 +227,10 @@ class Keeper:
     def _may_end(self) -> bool:
         with self._guard:
             mine, self._spawned = self._spawned, None
-            if self._schedule.incoming or self._untidy:  # whoever put it there may have seen that the keeper is there
+            if self._schedule.incoming or self._returns:  # whoever put it there may have seen that the keeper is there
                 self._spawned = mine
                 return False
             return True
-
-    def _next_look(self) -> float:
-        return min([self._schedule.next_look(), *map(_tidy_at, self._untidy)])
 
     async def _sleep(self, until: float) -> None:
         bell = self._bell
@@ -266,7 +250,7 @@ class Keeper:
         with self._context.queue.guard:  # see `run_out`
             for hold in seen.lost:  # all of them first: a callback is a thread to start, and many take their time
                 if not hold.released and not hold.leaving:
-                    if hold.kept and (self._unanswered or not renewing):  # it waited behind a request that was not answered
+                    if hold.kept and (self._requests.unanswered or not renewing):  # it waited behind a silent request
                         hold.failures = hold.failures or 1
                     hold.gone = hold.gone or hold.ending(now)
         for hold in seen.lost:
@@ -280,7 +264,7 @@ class Keeper:
     def _note_loss(self, hold: Hold) -> None:
         """Whoever found it out."""
         if hold.unsure:
-            self._untidy.append(hold)
+            self._returns.add(hold)
             self._ring()  # it may be asleep for longer
         self._stats.lost(hold, self._context.runtime.now())
 
@@ -293,88 +277,13 @@ class Keeper:
         requests = renewal.batches(due)
         while requests and not self._closed:
             some, requests = requests[: renewal.AT_ONCE], requests[renewal.AT_ONCE :]
-            await self._race(some)
-
-    def _undisturbed(self) -> float:
-        """Until when nobody has to be told anything, so until when a thread may be stuck in what cannot be interrupted."""
-        if not self._context.backend.capabilities.hosts:  # a store on this machine answers at once or is stuck
-            return self._schedule.next_look()
-        if self._context.runtime.colour == "asyncio":
-            return inf
-        # To connect anew (to a node that is silent, or hung up) blocks a thread.
-        return min((hold.tell_at for hold in self._schedule.everybody() if not hold.over), default=inf)
-
-    async def _race(self, batches: list[list[Hold]]) -> None:
-        running, until = len(batches), self._undisturbed()
-
-        def ended(index: int, outcome: object) -> bool:
-            nonlocal running
-            running -= 1
-            if isinstance(outcome, BaseException):
-                raise outcome
-            return running == 0
-
-        await self._context.runtime.race([*(self._ask(batch, until) for batch in batches), self._alarms()], ended)
+            await self._requests.race(some, self._alarms())
 
     async def _alarms(self) -> None:
         """Run beside requests."""
         while True:
             self._look(renewing=False)
             await self._sleep(self._schedule.next_look())
-
-    async def _ask(self, holds: list[Hold], until: float) -> None:
-        context, now = self._context, self._context.runtime.now()
-        holds = [hold for hold in holds if renewal.plan(hold, now, context.drift)[0] is Step.RENEW]
-        if not holds:
-            return
-        within = min(renewal.bound(hold, now, context.request_timeout) for hold in holds)
-        within = max(min(within, until - now), 0.001)
-        asked = [Renewal(h.name, h.token, stored(h, renewal.ttl(h, now)), h.fence) for h in holds]
-        flights = [Flight(hold.name, believed(hold, lease.ttl)) for hold, lease in zip(holds, asked, strict=True)]
-        answers: Sequence[Granted | Gone | None] = [None] * len(holds)
-        self._stats.requests += 1
-        try:
-            for hold, flight in zip(holds, flights, strict=True):
-                hold.extending(flight)
-            with suppress(Unavailable):
-                answers = await context.backend.renew(asked, within)
-        except UsageError as error:  # closed meanwhile, or the store says that the question is wrong
-            if not self._closed:
-                log("error", "renewal at %s is refused: %s", context.backend.address, error)
-        finally:  # cancelled as well: then no answer is known
-            self._unanswered = all(answer is None for answer in answers)
-            try:
-                for place in zip(holds, asked, flights, answers, strict=True):
-                    self._judge(*place, now)
-            except BaseException:  # a signal's handler has raised: nothing must be taken for on its way for ever
-                for hold, flight in zip(holds, flights, strict=True):
-                    hold.landed(flight)
-                raise
-
-    def _judge(self, hold: Hold, asked: Renewal, flight: Flight, answer: Granted | Gone | None, sent_at: float) -> None:
-        """What an answer, or its absence, means to a lease; and when to look at it again."""
-        ttl, now = believed(hold, asked.ttl), self._context.runtime.now()
-        if answer is None:
-            self._stats.failures += 1
-            hold.failures += 1
-            hold.retry_at = now + renewal.retry_after(hold, self._context.runtime.jitter())
-            hold.unconfirmed(sent_at, ttl, now)
-        elif hold.released or hold.leaving:
-            pass  # somebody gave it back meanwhile
-        elif isinstance(answer, Gone):
-            hold.vanished(now, answer.taken, answer.left)
-        elif hold.lost(now):
-            hold.unsure = True
-        else:
-            self._stats.confirmed((hold.deadline - now) / hold.ttl)
-            hold.renewed(sent_at, believed(hold, answer.ttl), flight)
-        hold.landed(flight)
-        if not hold.over:
-            self._schedule.put(hold, renewal.first_look(hold, self._context.runtime.jitter()))
-        elif hold.gone and not hold.told:
-            hold.tell()
-        elif hold.gone and hold.unsure:
-            self._untidy.append(hold)
 
     async def _tidy(self, now: float) -> None:
         """Give back lost leases whose renewal may have got through, or the store would keep them for another ttl.
@@ -387,40 +296,5 @@ class Keeper:
                 raise outcome
             return True
 
-        ripe = [hold for hold in self._untidy if _tidy_at(hold) <= now][:TIDY]
-        await self._context.runtime.race([self._give_back(ripe), self._sleep(self._schedule.next_look())], ended)
-
-    async def _give_back(self, ripe: list[Hold]) -> None:
-        for hold in ripe:
-            with suppress(ValueError):
-                self._untidy.remove(hold)  # not a new list: other threads may be adding to this one
-            left = self._undisturbed() - self._context.runtime.now()
-            within = max(min(self._context.request_timeout, left), 0.001)
-            try:
-                await self._rid(hold, within)
-            except BaseException:  # there was something else to do, or the client is closed: it is still to be given back
-                hold.unsure = True
-                self._untidy.append(hold)
-                raise
-
-    async def _rid(self, hold: Hold, within: float) -> None:
-        await abandon(self._context, hold, within)
-        if hold.forsaken:
-            hold.notify("dropped")
-            self._context.queue.left(hold)
-
-
-def _tidy_at(hold: Hold) -> float:
-    """When a lease may be given back that is lost, or that nobody has any more."""
-    return -inf if hold.forsaken else hold.deadline
-
-
-def stored(hold: Hold, ttl: float) -> float:
-    """For how long the store keeps a lease that its holder believes in for `ttl`. The same object if there is no delay: leases
-    are many, and a number of its own for each is a page for every hundred."""
-    return ttl + hold.policy.delay if hold.policy.delay else ttl
-
-
-def believed(hold: Hold, ttl: float) -> float:
-    """The other way round."""
-    return ttl - hold.policy.delay if hold.policy.delay else ttl
+        giving_back = self._returns.give_back(self._returns.ripe(now), self._requests.undisturbed)
+        await self._context.runtime.race([giving_back, self._sleep(self._schedule.next_look())], ended)

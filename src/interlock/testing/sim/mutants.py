@@ -143,7 +143,7 @@ def _renew_after_deadline() -> list[Patch]:
     def lost(self: Hold, now: float) -> bool:
         return not self.released and (bool(self.gone) or now >= self.deadline)
 
-    return [(renewal, "plan", late), (Hold, "lost", lost)]
+    return [(renewal, "plan", late), (renewal, "sendable", lambda hold, now, rate: not hold.in_flight), (Hold, "lost", lost)]
 
 
 def _write_only_fence() -> list[Patch]:
