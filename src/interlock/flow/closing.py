@@ -1,4 +1,4 @@
-"""Closing a client: nobody new, everybody out, then the connections.
+"""Closing a client: no new verb begins, all verbs end, then the connections are closed.
 
 Invariant: once `close` has returned, nothing of the client is in the store but what an error, a note on one or a warning names,
 with how long it stays. Interleavings and where each is handled:
@@ -31,7 +31,7 @@ NAMED = 20  # leases that are named one by one when a client is closed; the rest
 
 
 async def close(context: Context, keeper: Keeper) -> None:
-    """Have everybody who waits give up, wait for what is under way, and close the connections. Bounded."""
+    """Have all waiters give up, wait for what is under way, and close the connections. Bounded."""
     context.queue.close()
     for subject in list(context.inside.busy):
         if (ring := getattr(subject, "ring", None)) is not None:
@@ -62,7 +62,7 @@ async def _close(context: Context, keeper: Keeper) -> None:
 
 
 async def _let_out(context: Context) -> None:
-    """Wait until nobody is inside: for as long as a question and its undoing may take."""
+    """Wait until no verb is under way: for as long as a question and its undoing may take."""
     await context.inside.wait(lambda: context.inside.busy, context.runtime.now() + 2 * context.request_timeout)
     for subject in list(context.inside.busy):
         log(

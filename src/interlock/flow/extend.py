@@ -20,7 +20,7 @@ from .loss import lost
 async def extend(context: Context, hold: Hold, ttl: float, moved: Callable[[], None] = lambda: None) -> None:
     """Set what is left to `ttl`. Raises LeaseLost if it is over, Unavailable if the store did not answer: then the lease is
     still held until the earlier of the old and the new end. An earlier end is believed before anything is sent; `moved` is
-    called then, since whoever watches the deadline must look again."""
+    called then, since its watchers must look again."""
     context.runtime.check_loop()
     sent_at, flight = context.runtime.now(), Flight(hold.name, ttl)
     check(hold, sent_at)
@@ -41,7 +41,7 @@ async def _extend(context: Context, hold: Hold, flight: Flight, sent_at: float, 
     try:
         hold.extending(flight)
         context.inside.busy[flight] = (context.inside.who(),)
-        if context.queue.closed:  # it may not wait for us any more: the store would keep what nobody hears of
+        if context.queue.closed:  # it may not wait for us any more: the store would keep what no caller hears of
             closed = context.closed()
             closed.add_note(
                 f"interlock: '{hold.name}' was not extended: it ends by itself within {policy.stored(hold.ttl):g} s"
@@ -71,7 +71,7 @@ async def _extend(context: Context, hold: Hold, flight: Flight, sent_at: float, 
         hold.tell()
         await release(context, hold)  # what is left of it, if anything
         raise lost(hold)
-    if hold.lost(now):  # over before the answer came: somebody may have acted on that, so it stays over
+    if hold.lost(now):  # over before the answer came: its holder may have acted on that, so it stays over
         hold.unsure = True
         hold.tell()
         await release(context, hold)

@@ -29,7 +29,7 @@ def check(hold: Hold, now: float) -> None:
 
 
 def run_out(context: Context, hold: Hold, now: float) -> None:
-    """The moment to tell has come and nobody renewed it, or the store has said so: it is lost."""
+    """The moment to tell has come and it was not renewed, or the store has said so: it is lost."""
     with context.queue.guard:  # or a release might begin between the two lines, and be told that it is lost
         if hold.released or hold.leaving:
             return
@@ -50,7 +50,7 @@ async def release(context: Context, hold: Hold) -> bool:
             return False
         context.runtime.check_loop()
         if hold.lost(context.runtime.now()):
-            if hold.unsure and not hold.kept:  # else the keeper does it; nobody should wait here for a store that is away
+            if hold.unsure and not hold.kept:  # else the keeper does it; no caller should wait here for a store that is away
                 await context.runtime.shield(lambda: abandon(context, hold, context.request_timeout))
             return False  # else it needs no round trip: the store lets go of it by itself
         mark = (inside.who(),)
@@ -105,7 +105,7 @@ async def give_back(context: Context, hold: Hold, error: BaseException) -> None:
 
 
 async def finish(context: Context, hold: Hold, error: BaseException, mark: Mark | None = None) -> None:
-    """A release was interrupted by `error`, before it began perhaps: do it, whoever interrupts meanwhile. If that gets no
+    """A release was interrupted by `error`, before it began perhaps: do it, though others interrupt meanwhile. If that gets no
     answer, it is said on the error. Harmless when repeated, and for a lease that is over. `mark`: that of the release."""
     if hold.released or hold.lost(context.runtime.now()):
         if hold.released:  # it may have struck before the end of that was noted
@@ -186,7 +186,7 @@ async def _give_back(context: Context, hold: Hold) -> bool:
     with context.queue.guard:  # see `run_out`
         if hold.gone:
             return False
-        again, hold.leaving = hold.leaving, True  # whatever comes of it: once it is out, somebody else may have the lock
+        again, hold.leaving = hold.leaving, True  # whatever comes of it: once it is out, another client may have the lock
     heir = context.queue.heir(hold) if context.backend.capabilities.lines else None
     outcome = None
     try:

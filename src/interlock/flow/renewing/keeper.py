@@ -47,7 +47,7 @@ class Keeper:
         self._context = context
         self._guard = RLock()  # around starting and ending; never held while waiting
         self._closed = False
-        self._era = 0  # a keeper of an earlier one ends: its start was interrupted, and nobody knows of it
+        self._era = 0  # a keeper of an earlier one ends: its start was interrupted, and no one else knows of it
         self._stats = Stats()
         self._teller = self._note_loss  # one object for all leases
         context.queue.mind = self.mind
@@ -69,7 +69,7 @@ class Keeper:
         if bell is not None:
             bell.close()
 
-    # --- called by whoever holds ----------------------------------------------------------------------------------------
+    # --- called by holders ----------------------------------------------------------------------------------------------
 
     def keep(self, hold: Hold) -> None:
         """Renew it from now on, if its policy says so, and tell its watchers when it is lost. Asks no store.
@@ -83,7 +83,7 @@ class Keeper:
         """Tell its watchers when it is lost, whether or not it is ever kept. Asks no store.
 
         Those who wait behind a lease rely on that from the grant on: an exception of a signal handler may strike before its
-        holder has it, and nobody would keep it.
+        holder has it, and it would not be kept.
         """
         hold.teller = self._teller
         crowded = self._schedule.add(hold)
@@ -169,12 +169,12 @@ class Keeper:
                 if forsaken := self._returns.forsaken():
                     await self._context.runtime.shield(lambda: self._returns.give_back(forsaken, self._requests.undisturbed))
                 raise
-        except BaseException:  # somebody cancels every task of the loop
+        except BaseException:  # the program cancels every task of the loop
             self._ended(era)
             raise
 
     def _ended(self, era: int) -> None:
-        """The next lease starts it again. Guarded: whoever starts it may not have noted yet that it did."""
+        """The next lease starts it again. Guarded: the one that starts it may not have noted yet that it did."""
         with self._guard:
             if era != self._era:
                 return
@@ -184,7 +184,7 @@ class Keeper:
         self._tell_in_time(era)
 
     def _tell_in_time(self, era: int) -> None:
-        """Without a task, which somebody cancelled: nothing is renewed, but whoever loses a lease is told."""
+        """Without a task, because that was cancelled: nothing is renewed, but a holder that loses its lease is told."""
         if self._closed or era != self._era:  # or another keeper has them by now
             return
         runtime = self._context.runtime
@@ -227,7 +227,7 @@ class Keeper:
     def _may_end(self) -> bool:
         with self._guard:
             mine, self._spawned = self._spawned, None
-            if self._schedule.incoming or self._returns:  # whoever put it there may have seen that the keeper is there
+            if self._schedule.incoming or self._returns:  # the one that put it there may have seen that the keeper is there
                 self._spawned = mine
                 return False
             return True
@@ -238,13 +238,13 @@ class Keeper:
             return
         self._wakes_at = until
         try:
-            if not self._schedule.incoming:  # nobody came before it was known when we wake
+            if not self._schedule.incoming:  # no lease came before it was known when we wake
                 await bell.wait(until)
         finally:
             self._wakes_at = -inf
 
     def _look(self, renewing: bool) -> list[Hold]:
-        """Tell whom there is to tell; those that are due for renewal."""
+        """Tell holders of doubt and loss. Returns the leases that are due for renewal."""
         now = self._context.runtime.now()
         seen = self._schedule.look(now, self._context.drift, renewing)
         with self._context.queue.guard:  # see `run_out`

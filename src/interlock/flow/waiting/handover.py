@@ -3,11 +3,11 @@
 Interleavings
 - nothing comes of it: no inbox can be opened, the listener was cancelled (with everything, perhaps: to start it anew would
   leave a task behind), the store refuses (it is full, say): it is a plain release, and the heir asks for itself. A release must
-  not fail for the sake of somebody who waits
+  not fail for the sake of a waiter
 - the answer is lost: nothing may be left of either token (here the heir's; the other is the release's affair, after it), the
   heir asks for itself. Unless the heir was served from the line meanwhile, and told so: then it has it, and keeps it
 - the heir has left meanwhile, or got it by itself: what was granted, or stands in line, is the caller's to give back
-- the store served somebody else who came earlier: the heir stands in its line. It may be served from there, and be told so,
+- the store served another client, which came earlier: the heir stands in its line. It may be served from there, and be told so,
   before this answer arrives
 """
 
@@ -30,7 +30,7 @@ PROBATION = 3.0  # seconds that a grant lasts which finds its waiter asleep; one
 
 class Outcome(NamedTuple):
     """What came of a hand-over. `held`: the lease was held. The rest is to be given back, once it is known to be released:
-    `unclaimed` was granted to an heir that has left; `token` is of no use to anybody. The store keeps either for `ttl`."""
+    `unclaimed` was granted to an heir that has left; `token` is of no use. The store keeps either for `ttl`."""
 
     held: bool
     unclaimed: Hold | None = None
@@ -50,7 +50,7 @@ async def hand_over(context: Context, hold: Hold, heir: Waiter, barges: bool) ->
 
     Raises as the store does: then nothing is known of the release, and nothing is left of the heir's claim.
     """
-    if context.listener.cancelled:  # whoever waits starts it again, if it is not cancelled as well
+    if context.listener.cancelled:  # the next waiter starts it again, if it is not cancelled as well
         return None
     try:
         inbox = await context.listener.listen()
@@ -73,7 +73,7 @@ async def hand_over(context: Context, hold: Hold, heir: Waiter, barges: bool) ->
         elif not handed.heir.spent and context.queue.stands(heir, handed.heir, sent_at):
             context.queue.left(hold)
             return Outcome(handed.held)
-        useless = context.queue.withdraw(heir, token)  # granted too late, or spent, or nobody needs it any more
+        useless = context.queue.withdraw(heir, token)  # granted too late, or spent, or not needed any more
         context.queue.left(hold)
         return Outcome(handed.held, None, token if useless else "", claim.ttl)
     except UsageError:  # an answer: nothing happened
@@ -96,7 +96,7 @@ async def _take_back(context: Context, hold: Hold, heir: Waiter, token: str, hel
     """See to it that nothing is left of the heir's claim, because of `error`; `held`: the lease was given back by it. Whether
     nothing was unanswered. Harmless when repeated."""
     useless = context.queue.withdraw(heir, token)
-    if held:  # interrupted with the answer in hand: nobody must release it once more
+    if held:  # interrupted with the answer in hand: it must not be released once more
         hold.released = True
         hold.notify("released")
         context.queue.left(hold)

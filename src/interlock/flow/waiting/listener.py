@@ -1,4 +1,4 @@
-"""The listener: listens to the inbox of a client on behalf of all its waiters. A thread or a task, while anybody waits.
+"""The listener: listens to the inbox of a client on behalf of all its waiters. A thread or a task, while there are waiters.
 
 Invariants
 - Whoever has asked to be listened for (`listen`) is, for as long as a request may take and LINGER more, and then for as long as
@@ -27,8 +27,8 @@ from ..undo import drop
 from .queue import LocalQueue
 from .waiter import Waiter
 
-LINGER = 5.0  # seconds for which an inbox that nobody waits for is still listened to
-TICK = 0.5  # how often it looks whether anybody still waits
+LINGER = 5.0  # seconds for which an inbox without waiters is still listened to
+TICK = 0.5  # how often it looks whether there are waiters still
 PAUSE = 0.01  # how often one that has to wait for another of an earlier era looks whether that has ended
 REOPEN = 0.1  # pause before an inbox that cannot be opened is tried again
 GUESS = 1.0  # seconds for which the wall clock, which may be set, is not looked at again
@@ -68,9 +68,9 @@ class Listener:
         self._spawned: Spawned | None = None
         self._era = getattr(self, "_era", 0) + 1  # of two that run after all, the one of an earlier era ends
         self._hearing: int | None = None  # the era of the one that hears: two at once would disturb each other
-        self._wanted_at = -inf  # when somebody last asked to be listened for
+        self._wanted_at = -inf  # when a waiter last asked to be listened for
         self._closed = False
-        self.cancelled = False  # it was cancelled, and nobody has started it since: perhaps the loop is about to end
+        self.cancelled = False  # it was cancelled, and not started since: perhaps the loop is about to end
 
     def disown(self) -> None:
         """See `forks`: the parent listens to its inbox, not we."""
@@ -97,7 +97,7 @@ class Listener:
                         opening.waiting.append(bell := self._runtime.latch())
                 if opening is mine:
                     return await self._open(mine)
-            except BaseException:  # a signal may strike before it has begun, and nobody would open it any more
+            except BaseException:  # a signal may strike before it has begun, and it would never be opened
                 self._no_longer(mine)
                 raise
             await bell.wait(self._runtime.now() + self._request_timeout)
@@ -131,7 +131,7 @@ class Listener:
             )
         except BaseException as error:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
             self._era += 1
-            if ours := shortage(error, self._line.address):  # whoever waits asks again and again then; a release is plain
+            if ours := shortage(error, self._line.address):  # waiters ask again and again then; a release is plain
                 raise ours from error
             raise
 
@@ -167,12 +167,12 @@ class Listener:
     async def _run(self, era: int) -> None:
         try:
             await self._listen(era)
-        except BaseException:  # somebody cancels every task of the loop
+        except BaseException:  # the program cancels every task of the loop
             self._ended(era)
             raise
 
     def _ended(self, era: int) -> None:
-        """The next who waits starts it again. Guarded: whoever starts it may not have noted yet that it did."""
+        """The next who waits starts it again. Guarded: the one that starts it may not have noted yet that it did."""
         with self._queue.guard:
             if self._hearing == era:  # a signal's handler has raised there
                 self._hearing = None
@@ -202,7 +202,7 @@ class Listener:
             except Unavailable:
                 if not self._closed:
                     await self._reopen()
-            except UsageError:  # the client was closed; if not, whoever waits next starts it again
+            except UsageError:  # the client was closed; if not, the next waiter starts it again
                 with self._queue.guard:
                     if era == self._era:
                         self._spawned = None
@@ -218,7 +218,7 @@ class Listener:
             return True
 
     async def _reopen(self) -> None:
-        """The inbox broke: what was announced may be lost. Open it again, and have everybody ask."""
+        """The inbox broke: what was announced may be lost. Open it again, and have all waiters ask."""
         self._inbox = ""
         try:
             await self._opened()
@@ -247,7 +247,7 @@ class Listener:
         await self._pass_on(announced)
 
     async def _pass_on(self, announced: Announced) -> None:
-        """It is for somebody who has left. Not stopped by a close, which waits for it."""
+        """It is for a waiter that has left. Not stopped by a close, which waits for it."""
         name, token = announced.name, announced.token
         with self._inside.visit(name, announced.ttl):
             try:

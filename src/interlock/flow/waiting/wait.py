@@ -1,11 +1,10 @@
 """Waiting for a lock on a store that keeps a line: asked for once, then told.
 
-Invariant: whoever waits is told, or asks again no later than the end of the holder's lease, and every few seconds: who was
-served meanwhile may be frozen or dead, and nobody would tell. Interleavings and where each is
-handled:
+Invariant: a waiter is told, or asks again no later than the end of the holder's lease, and every few seconds: the one that was
+served meanwhile may be frozen or dead, and would tell no one. Interleavings and where each is handled:
 
 - released between the refusal and the lining up → it lines up with the claim itself, in one step
-- an announcement is lost, the inbox breaks      → everybody in line asks again (`Listener`), or when the holder's lease ends
+- an announcement is lost, the inbox breaks      → all waiters in line ask again (`Listener`), or when the holder's lease ends
 - the holder is a stranger who announces nothing → asked again every now and then, as without a line (`_again_at`)
 - no inbox can be opened                         → the same; unless this user may not, which is said
 - the announcement waited in a buffer            → it counts from the last answered question (`Listener`); if that is old: asks
@@ -14,9 +13,9 @@ handled:
 - told to ask again while an answer is on its way → it asks again all the same (`LocalQueue.asked`)
 - the answer to its own question says that it was served, before the announcement does → that one is ignored (`LocalQueue.has`)
 - gave up, cancelled, interrupted                → `_give_up`: it leaves the line; what it was given meanwhile is passed on
-- an announcement for somebody who has left      → passed on at once (`Listener`)
+- an announcement for a waiter that has left     → passed on at once (`Listener`)
 - what it was given is over before it came to it → it is first once more, with another token (`LocalQueue.back`)
-- the client is closed                           → everybody gives up, and the connections are closed after that (`closing`)
+- the client is closed                           → all waiters give up, and the connections are closed after that (`closing`)
 - too many nodes of a quorum owe its token answers → it goes on with another, as old as before (`LocalQueue.renew`)
 """
 
@@ -92,7 +91,7 @@ async def _wait(context: Context, me: Waiter, give_up: float, answer: Hold | Ref
             queue.back(me, runtime.token(me.attempt.note))  # given while we waited for an answer or did not run; over by now
         if answer is not None:
             now = me.arrival  # when that was asked
-        last = now >= give_up  # the lock may be free by now, so one question follows, whoever's turn it is
+        last = now >= give_up  # the lock may be free by now, so one question follows, first or not
         look_at = queue.turn(me, now, last) if answer is None else None
         if look_at is None:
             hold, told = await _ask(context, me, not last, answer)
@@ -106,9 +105,9 @@ async def _wait(context: Context, me: Waiter, give_up: float, answer: Hold | Ref
             if last and me.hold is None:
                 raise too_late(context, me.name, cast(Refused, me.refused), runtime.now() - me.arrival)
         elif me.bell is None:
-            me.bell = runtime.latch()  # and look once more: somebody may have wanted to ring it
+            me.bell = runtime.latch()  # and look once more: another thread may have wanted to ring it
             if queue.is_next(me):
-                await _inbox(context)  # whoever hands over to it needs one, and should not have to open it then
+                await _inbox(context)  # the one that hands over to it needs one, and should not have to open it then
         else:
             await me.bell.wait(min(look_at, give_up))
 
