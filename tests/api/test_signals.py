@@ -93,7 +93,7 @@ def freed(client: Client, name: str) -> bool:
         ("flow/hold.py", "leave"),
         ("flow/hold.py", "release"),
         ("flow/hold.py", "_give_back"),
-        ("flow/gate.py", "heir"),
+        ("flow/waiting/queue.py", "heir"),
     ],
 )
 def test_at_the_end_of_a_block(url: str, file: str, function: str, error: type[BaseException]) -> None:
@@ -135,7 +135,12 @@ def test_a_block_that_is_over_has_nothing_whoever_has_the_lease(url: str, how: s
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize(
     ("file", "function"),
-    [("api/base.py", "__init__"), ("flow/keep.py", "keep"), ("api/blocks.py", "begins"), ("flow/roster.py", "add")],
+    [
+        ("api/base.py", "__init__"),
+        ("flow/renewing/keeper.py", "keep"),
+        ("api/blocks.py", "begins"),
+        ("flow/renewing/schedule.py", "add"),
+    ],
 )
 def test_before_the_body_begins(url: str, file: str, function: str, error: type[BaseException]) -> None:
     with Client(url, ttl=30) as client, Client(url) as other:
@@ -169,7 +174,7 @@ def test_a_release_that_is_struck_and_gets_no_answer_says_so(monkeypatch: pytest
     with Client(f"memory://{uuid4().hex}", ttl=0.2, renew=False) as client:
         lease = client.lock("x").acquire()
         monkeypatch.setattr(client._site.backend, "release", silent)
-        with struck("flow/gate.py", "heir", Limit("struck")), pytest.raises(Limit) as caught:
+        with struck("flow/waiting/queue.py", "heir", Limit("struck")), pytest.raises(Limit) as caught:
             lease.release()
         assert any("was not released" in note for note in caught.value.__notes__)
 

@@ -18,7 +18,7 @@ from interlock.core.claim import Announced, Claim, Granted
 from interlock.core.claim import Place as InLine
 from interlock.runtime import forks
 from interlock.runtime.blocking import BlockingRuntime, run
-from interlock.runtime.crowd import Crowd
+from interlock.runtime.registry import WeakRegistry
 
 RUNTIME = BlockingRuntime()
 NEW_TIME = 0x80  # CLONE_NEWTIME
@@ -100,8 +100,8 @@ def fork_unnoticed(file: str) -> None:
     token = RUNTIME.token()
     first = run(store.claim(Claim("parent's", token, 60.0), 5.0))
     inherited = store._store._database._connection
-    forks._watched = Crowd()
-    forks._guarded = Crowd()
+    forks._watched = WeakRegistry()
+    forks._guarded = WeakRegistry()
     child = os.fork()
     if child == 0:
         refused(store)

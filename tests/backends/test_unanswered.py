@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from interlock.backends import unanswered
-from interlock.backends.quorum import ticket
 from interlock.backends.in_line import InLine
+from interlock.backends.quorum import ticket
 from interlock.backends.unanswered import OVERDUE, State, Unanswered
 
 

@@ -178,7 +178,7 @@ def test_signals_while_it_leaves_the_line_change_nothing(valkey_node: Node, faul
 
 def test_a_signal_raises_once_and_inside_the_library_only() -> None:
     """Seen from the handler: who runs when it comes decides, and what it did to the last one."""
-    library, our_own = frame("interlock.flow.wait"), frame("interlock.cli.run.runner")
+    library, our_own = frame("interlock.flow.waiting.wait"), frame("interlock.cli.run.runner")
     with Signals() as signals:
         signals._interrupt(signal.SIGTERM, our_own)
         assert signals.came == signal.SIGTERM
@@ -194,7 +194,7 @@ def test_a_signal_raises_once_and_inside_the_library_only() -> None:
 @pytest.mark.parametrize("where", ["interlock.runtime.blocking __del__", "weakref remove", "threading wait"])
 def test_a_signal_that_would_be_swallowed_raises_a_moment_later(where: str) -> None:
     """A finaliser ignores it, and the waiter would go on waiting; a lock of `threading` makes a RuntimeError of it."""
-    library = frame("interlock.flow.wait")
+    library = frame("interlock.flow.waiting.wait")
     with Signals() as signals:
         signals._interrupt(signal.SIGTERM, frame(*where.split(), library))
         assert signals.came == signal.SIGTERM

@@ -9,7 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from interlock.core import renewal
-from interlock.core.lease import DRIFT_RATE, FIXED, Flight, Hold, Policy, deadline, drift, margin
+from interlock.core.lease import DRIFT_RATE, FIXED, Hold, Policy, deadline, drift, margin
+from interlock.core.missing import Flight
 from interlock.core.renewal import Step, plan
 
 ttls = st.floats(0.05, 86_400)

@@ -13,8 +13,8 @@ from interlock.backends.port import Capabilities
 from interlock.core import token
 from interlock.core.claim import Claim, Entry, Gone, Granted, Refused, Renewal, free
 from interlock.core.lease import FIXED
-from interlock.flow.keep import Keeper
-from interlock.flow.site import Site
+from interlock.flow.context import Context
+from interlock.flow.renewing.keeper import Keeper
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class World:
     def struck(self, error: BaseException) -> bool:
         return not isinstance(error, InterlockError | asyncio.CancelledError)
 
-    def here(self) -> None:
+    def check_loop(self) -> None:
         pass
 
     def owner(self) -> str:
@@ -163,7 +163,7 @@ class Stage:
     ) -> None:
         self.world = World(jitter)
         self.store = Store(self.world)
-        self.site = Site.of(self.store, self.world, request_timeout)
+        self.site = Context.of(self.store, self.world, request_timeout)
         keeper, options = Keeper(self.site), Options(ttl, timeout, FIXED)
         self.lock = Lock(self.site, keeper, "x", options)
         self.alock = AsyncLock(self.site, keeper, "x", options)

@@ -51,7 +51,7 @@ class CancelAt:
 
 def others() -> set[Any]:
     """All tasks but keepers: those are there as long as their clients."""
-    return {task for task in asyncio.all_tasks() if task.get_name() not in ("interlock-keeper", "interlock-hub")}
+    return {task for task in asyncio.all_tasks() if task.get_name() not in ("interlock-keeper", "interlock-listener")}
 
 
 async def sweep(client: AsyncClient, work: Callable[[], Coroutine[Any, Any, Any]], way: str, after: Callable[[], Any]) -> int:

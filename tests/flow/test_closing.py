@@ -179,9 +179,9 @@ def test_an_heir_that_leaves_is_passed_over_before_the_connections_go(
                 said.append(notes(error))
 
         async def release() -> None:
-            while (first := _first(client, name)) is None or not lease._site.gate.is_next(first):
+            while (first := _first(client, name)) is None or not lease._site.queue.is_next(first):
                 await kit.sleep(0.002)
-            while not lease._site.hub._inbox:
+            while not lease._site.listener._inbox:
                 await kit.sleep(0.002)
             proxy.delay(0.2)
             assert await lease.release()
@@ -200,7 +200,7 @@ def test_an_heir_that_leaves_is_passed_over_before_the_connections_go(
 
 
 def _first(client: Any, name: str) -> Any:
-    door = client._site.gate._doors.get(name)
+    door = client._site.queue._queues.get(name)
     return door.waiters[0] if door is not None and door.waiters else None
 
 
@@ -389,7 +389,7 @@ def test_a_refusal_because_of_the_close_itself_says_what_may_stay(name: str, col
         site = client._site
 
         async def claim(*_: object) -> Any:
-            site.gate.close()
+            site.queue.close()
             raise site.closed()
 
         site.backend.claim = claim  # type: ignore[method-assign]
@@ -481,7 +481,7 @@ def test_what_is_asked_while_a_client_is_being_closed_is_told_that(proxy: FaultP
     async def body(kit: Kit) -> None:
         client = kit.client(ttl=5)
         lease = await client.lock(name).acquire()
-        client._site.gate.close()  # as far as the close has come
+        client._site.queue.close()  # as far as the close has come
         with pytest.raises(UsageError, match="is closed"):
             await lease.extend(600)
         assert (await client.inspect(name)).remaining <= 5
@@ -501,7 +501,7 @@ def test_a_client_can_be_closed_though_its_loop_is(store: str) -> None:
     async def leave(client: AsyncClient) -> list[Any]:
         held = await client.lock(name).acquire()
         waits = asyncio.ensure_future(client.lock(name).acquire())
-        while (door := client._site.gate._doors[name]).waiters == [] or door.waiters[0].bell is None:
+        while (door := client._site.queue._queues[name]).waiters == [] or door.waiters[0].bell is None:
             await asyncio.sleep(0.002)
         return [held, waits]
 

@@ -59,7 +59,7 @@ async def eventually(kit: Kit, true: Callable[[], object]) -> None:
 
 
 def asleep(client: Any, name: str, number: int = 1) -> bool:
-    door = client._site.gate._doors.get(name)
+    door = client._site.queue._queues.get(name)
     return door is not None and [waiter.bell is not None for waiter in door.waiters] == [True] * number
 
 
@@ -443,10 +443,10 @@ def test_a_keeper_does_not_end_while_it_has_something_to_give_back() -> None:
     with Client(f"memory://{uuid4().hex}", ttl=30) as client, client.lock("x") as lease:
         keeper = client._keeper
         mine = keeper._spawned
-        keeper._untidy.append(lease._hold)
+        keeper._returns.add(lease._hold)
         assert not keeper._may_end()
         assert keeper._spawned is mine
-        keeper._untidy.clear()
+        keeper._returns._some.clear()
 
 
 # --- asyncio ----------------------------------------------------------------------------------------------------------------
@@ -483,7 +483,7 @@ def test_a_listener_that_was_cancelled_before_it_began_is_started_again() -> Non
         store = f"memory://{uuid4().hex}"
         async with AsyncClient(store, ttl=30) as client, AsyncClient(store, ttl=30) as other:
             lease, waiter = await other.lock("x").acquire(), asyncio.create_task(client.lock("x").acquire())
-            hub = client._site.hub
+            hub = client._site.listener
             while hub._spawned is None:
                 await asyncio.sleep(0)
             first: Any = hub._spawned

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import interlock
-from interlock.flow import keep
+from interlock.flow.renewing import keeper as keep
 from interlock.testing import FaultProxy, Node
 from interlock.testing.faces import COLOURS, Kit, run_body
 

@@ -329,7 +329,7 @@ def test_a_lease_whose_release_failed_is_looked_at_at_once() -> None:
     with Client(f"memory://{uuid4().hex}", ttl=1000) as client:
         lease, seen = client.lock("x").acquire(), []  # type: ignore[var-annotated]
         never_asks(client, SimpleNamespace(sleep=AsyncMock()), 0.0)  # type: ignore[arg-type]
-        client._site.gate.mind = seen.append
+        client._site.queue.mind = seen.append
         with pytest.raises(interlock.Unavailable):
             lease.release()
         assert seen == [lease._hold]
@@ -358,8 +358,8 @@ def test_a_signal_that_strikes_while_answers_are_judged_does_not_end_renewal() -
 
     async def main() -> None:
         async with AsyncClient(f"memory://{uuid4().hex}", ttl=0.6) as client:
-            keeper, leases = client._keeper, [await client.lock(f"x:{n}").acquire() for n in range(3)]
-            judge, struck = keeper._judge, []
+            requests, leases = client._keeper._requests, [await client.lock(f"x:{n}").acquire() for n in range(3)]
+            judge, struck = requests._judge, []
 
             def strike(*answer: Any) -> None:
                 if not struck:
@@ -367,7 +367,7 @@ def test_a_signal_that_strikes_while_answers_are_judged_does_not_end_renewal() -
                     raise TimeoutError("struck")
                 judge(*answer)
 
-            keeper._judge = strike  # type: ignore[method-assign]
+            requests._judge = strike  # type: ignore[method-assign]
             await asyncio.sleep(1.2)
             assert struck
             assert [lease.state for lease in leases] == ["held"] * 3

@@ -1,7 +1,7 @@
 """A signal whose handler raises (Ctrl-C, a soft time limit) strikes between two steps of waiting or handing over.
 
 Python looks for signals where a function begins, so that is where these strike. Whatever was interrupted, nobody who comes
-later may find a waiter at the door that is not there, or sleep for something that will not come.
+later may find a waiter at the queue that is not there, or sleep for something that will not come.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ import interlock
 from interlock import AsyncClient, Client
 from interlock.backends.redis import resp
 from interlock.core.claim import Claim, Place, Refused
-from interlock.flow import gate as gates
-from interlock.flow import hand
+from interlock.flow.attempt import Attempt
+from interlock.flow.waiting import name_queue
+from interlock.flow.waiting import queue as queues
+from interlock.flow.waiting.waiter import LEFT, Waiter
 from interlock.runtime.blocking import run
 from interlock.testing import Node
 
@@ -90,7 +92,7 @@ class Waiting:
 
 
 def waiters(client: Client) -> int:
-    return sum(len(door.waiters) for door in client._site.gate._doors.values())
+    return sum(len(queue.waiters) for queue in client._site.queue._queues.values())
 
 
 def wait_for(check: Any) -> None:
@@ -100,7 +102,10 @@ def wait_for(check: Any) -> None:
         time.sleep(0.002)
 
 
-@pytest.mark.parametrize(("file", "function"), [("flow/gate.py", "remove"), ("flow/gate.py", "_give"), ("flow/gate.py", "got")])
+@pytest.mark.parametrize(
+    ("file", "function"),
+    [("flow/waiting/name_queue.py", "remove"), ("flow/waiting/queue.py", "_give"), ("flow/waiting/queue.py", "got")],
+)
 def test_while_it_takes_a_free_lock(url: str, file: str, function: str) -> None:
     with Client(url, ttl=30) as client:
         with struck(file, function):
@@ -116,16 +121,17 @@ def test_while_it_takes_a_lock_that_it_has_waited_for(url: str, deaf: bool, monk
 
     with Client(url) as holder, Client(url, ttl=30) as client:
         if deaf:
-            monkeypatch.setattr(client._site.hub, "listen", no_inbox)
+            monkeypatch.setattr(client._site.listener, "listen", no_inbox)
         holder.lock("x", ttl=0.3, renew=False).acquire()  # left to expire: the waiter gets it by its own question
-        with struck("flow/gate.py", "got"):
+        with struck("flow/waiting/queue.py", "got"):
             client.lock("x").acquire(timeout=SOON)
         assert not waiters(client)
         assert Waiting(client, "x").served()
 
 
 @pytest.mark.parametrize(
-    ("file", "function"), [("flow/wait.py", "_give_up"), ("flow/gate.py", "leave"), ("flow/gate.py", "_remove")]
+    ("file", "function"),
+    [("flow/waiting/wait.py", "_give_up"), ("flow/waiting/queue.py", "leave"), ("flow/waiting/name_queue.py", "leave")],
 )
 def test_while_it_gives_up(url: str, file: str, function: str) -> None:
     with Client(url, ttl=30) as holder, Client(url, ttl=30) as client:
@@ -142,12 +148,12 @@ def test_while_it_gives_up(url: str, file: str, function: str) -> None:
 @pytest.mark.parametrize(
     ("file", "function", "caller"),
     [
-        ("runtime/base.py", "now", "flow/hand.py"),
-        ("flow/gate.py", "offer", ""),
-        ("flow/ask.py", "believe", "flow/hand.py"),
-        ("flow/gate.py", "handed", ""),
-        ("flow/gate.py", "_give", ""),
-        ("flow/gate.py", "remove", ""),
+        ("runtime/base.py", "now", "flow/waiting/handover.py"),
+        ("flow/waiting/queue.py", "offer", ""),
+        ("flow/ask.py", "believe", "flow/waiting/handover.py"),
+        ("flow/waiting/queue.py", "handed", ""),
+        ("flow/waiting/queue.py", "_give", ""),
+        ("flow/waiting/name_queue.py", "remove", ""),
     ],
 )
 def test_while_it_hands_over(url: str, file: str, function: str, caller: str) -> None:
@@ -166,7 +172,7 @@ def test_while_it_hands_over(url: str, file: str, function: str, caller: str) ->
         assert lease.state == "released", "it was given back, and nobody took it away"
         assert not told
         assert "released" in heard, "whoever waits for its end knows"
-        wait_for(lambda: not waiters(client) and not client._site.gate.in_line)
+        wait_for(lambda: not waiters(client) and not client._site.queue.in_line)
 
 
 @pytest.mark.parametrize("function", ["_open", "_opened"])
@@ -174,47 +180,46 @@ def test_while_it_opens_the_inbox(url: str, function: str) -> None:
     """The next who waits opens it."""
     with Client(url, ttl=30) as holder, Client(url, ttl=30) as client:
         lease = holder.lock("x").acquire()
-        with struck("flow/hub.py", function):
+        with struck("flow/waiting/listener.py", function):
             client.lock("x").acquire(timeout=1)
         waiting = Waiting(client, "x")
-        wait_for(lambda: client._site.gate.in_line)
-        assert client._site.hub._opening is None
+        wait_for(lambda: client._site.queue.in_line)
+        assert client._site.listener._opening is None
         lease.release()
         assert waiting.served()
 
 
 def test_one_that_left_in_a_hurry_is_shown_out_by_the_next() -> None:
-    gate, now = gates.Gate(), 100.0
-    ghost, me = (gates.Waiter("x", token, 10, hand.Hold("x", "", 1, 1, 0.0).policy, "", False, 0.0) for token in "ab")
-    gate.enter(ghost)
-    gate.enter(me)
-    assert gate.turn(me, now, last=False) == now + gates.LOOK
-    ghost.gone = True
-    assert gate.turn(me, now, last=False) is None, "it asks"
+    queue, now = queues.LocalQueue(), 100.0
+    ghost, me = (Waiter(Attempt("x", 10), token, 0.0) for token in "ab")
+    queue.enter(ghost)
+    queue.enter(me)
+    assert queue.turn(me, now, last=False) == now + name_queue.LOOK
+    ghost.state = LEFT
+    assert queue.turn(me, now, last=False) is None, "it asks"
 
 
 def test_an_heir_that_stands_in_line_does_not_rely_on_that_for_long() -> None:
-    gate, policy = gates.Gate(), hand.Hold("x", "", 1, 1, 0.0).policy
-    heir = gates.Waiter("x", "a", 10, policy, "", False, 0.0)
-    gate.enter(heir)
-    assert gate.offer(heir, "b")
-    gate.withdraw(heir, "c")
+    queue, heir = queues.LocalQueue(), Waiter(Attempt("x", 10), "a", 0.0)
+    queue.enter(heir)
+    assert queue.offer(heir, "b")
+    queue.withdraw(heir, "c")
     assert heir.offered == "b"
-    assert gate.announced("b") is heir, "another hand-over's failure is not this one's"
-    assert gate.stands(heir, Refused(600.0, "h:1", at=5.0), 100.0)
-    assert 100.0 < heir.until < 100.0 + gates.RELY + 0.1
+    assert queue.in_line.get("b") is heir, "another hand-over's failure is not this one's"
+    assert queue.stands(heir, Refused(600.0, "h:1", at=5.0), 100.0)
+    assert 100.0 < heir.until < 100.0 + queues.RELY + 0.1
 
 
 def test_who_is_served_and_frozen_costs_those_behind_it_seconds(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what was left to the holder before it, although that is all that they were told."""
-    monkeypatch.setattr(gates, "RELY", 0.3)
+    monkeypatch.setattr(queues, "RELY", 0.3)
     with Client(url, ttl=600) as holder, Client(url) as frozen, Client(url) as client:
         lease, line = holder.lock("x").acquire(), frozen._site.backend
         inbox = run(line.open_inbox(1.0))  # type: ignore[attr-defined]
         claim = Claim("x", frozen._site.runtime.token(), 600, Place(1, inbox, 0.2))
         assert isinstance(run(line.claim(claim, 1.0)), Refused)
         waiting = Waiting(client, "x")
-        wait_for(lambda: client._site.gate.in_line)
+        wait_for(lambda: client._site.queue.in_line)
         began = time.monotonic()
         lease.release()
         wait_for(lambda: run(line.inspect("x", 1.0)).held)
@@ -242,7 +247,7 @@ def test_on_a_quorum_who_is_in_line_asks_half_as_often() -> None:
     """A question costs each node seven commands: a hundred who wait on five nodes may cost ten in a second, in all."""
     nodes = [f"memory://{uuid.uuid4().hex}" for _ in range(3)]
     with Client(nodes[0]) as one, Client(nodes) as several:
-        assert (one._site.gate.rely, several._site.gate.rely) == (3.0, 6.0)
+        assert (one._site.queue.rely, several._site.queue.rely) == (3.0, 6.0)
 
 
 @pytest.mark.parametrize("after", ["BEGIN", "COMMIT"])
@@ -305,7 +310,7 @@ def test_whoever_comes_after_an_heir_that_left_is_told_although_a_signal_struck(
         wait_for(lambda: waiters(client) == 1)
         waiting = Waiting(client, "x")
         wait_for(lambda: waiters(client) == 2)
-        with struck("flow/gate.py", "handed"):
+        with struck("flow/waiting/queue.py", "handed"):
             lease.release()
         assert waiting.served()
 
@@ -351,7 +356,7 @@ def test_a_listener_that_fails_at_once_is_started_again(monkeypatch: pytest.Monk
 def test_two_listeners_do_not_hear_at_once(url: str) -> None:
     """The start of one was interrupted, and it runs all the same: the next one waits until it has ended."""
     with Client(url, ttl=30) as holder, Client(url, ttl=30) as client:
-        lease, hub, hearing, most = holder.lock("x").acquire(), client._site.hub, [0], [0]
+        lease, hub, hearing, most = holder.lock("x").acquire(), client._site.listener, [0], [0]
         line: Any = client._site.backend
         hear = line.hear
 
@@ -369,7 +374,7 @@ def test_two_listeners_do_not_hear_at_once(url: str) -> None:
         wait_for(lambda: hearing[0])
         hub._era, hub._spawned = hub._era + 1, None  # as a signal's handler leaves it that raises when the thread has begun
         waiting = Waiting(client, "x")
-        wait_for(lambda: client._site.gate.in_line and hub._spawned is not None and hub._hearing == hub._era)
+        wait_for(lambda: client._site.queue.in_line and hub._spawned is not None and hub._hearing == hub._era)
         lease.release()
         assert waiting.served()
         assert most == [1]
@@ -403,7 +408,7 @@ def test_nothing_follows_down_a_connection_amid_whose_reply_a_signal_struck(
         assert lease.release()
 
 
-@pytest.mark.parametrize(("file", "function"), [("flow/keep.py", "_halt"), ("runtime/blocking.py", "end")])
+@pytest.mark.parametrize(("file", "function"), [("flow/renewing/keeper.py", "_halt"), ("runtime/blocking.py", "end")])
 def test_a_close_that_was_struck_can_be_repeated(url: str, file: str, function: str) -> None:
     """The keeper sleeps until a lease is due, which may be hours: nothing else would wake it."""
     client = Client(url, ttl=3000)
@@ -422,20 +427,20 @@ def test_a_listener_that_fails_before_somebody_is_in_line_is_started_again(monke
     url, ended = f"memory://{uuid.uuid4().hex}", []  # type: ignore[var-annotated]
     with Client(url, ttl=30) as holder, Client(url, ttl=30) as client:
         line: Any = client._site.backend
-        gate, hear, lease = client._site.gate, line.hear, holder.lock("x").acquire()
-        line_up = gate.line_up
+        queue, hear, lease = client._site.queue, line.hear, holder.lock("x").acquire()
+        line_up = queue.line_up
 
         async def fail(until: float) -> Any:
             monkeypatch.setattr(line, "hear", hear)
             raise RuntimeError("a defect")
 
         def when_it_has_ended(waiter: Any) -> bool:
-            wait_for(lambda: client._site.hub._spawned is None)
-            monkeypatch.setattr(gate, "line_up", line_up)
+            wait_for(lambda: client._site.listener._spawned is None)
+            monkeypatch.setattr(queue, "line_up", line_up)
             return bool(line_up(waiter))
 
         monkeypatch.setattr(line, "hear", fail)
-        monkeypatch.setattr(gate, "line_up", when_it_has_ended)
+        monkeypatch.setattr(queue, "line_up", when_it_has_ended)
         with late(client._site.runtime, ended):
             waiting = Waiting(client, "x")
             wait_for(lambda: len(ended) == 2)

@@ -27,11 +27,14 @@ import interlock
 from interlock import AsyncClient, Client
 from interlock.backends import memory as memories
 from interlock.core.claim import Announced, Refused
-from interlock.core.lease import FIXED, Hold, Policy
+from interlock.core.lease import Hold, Policy
 from interlock.errors import Unavailable, UsageError
-from interlock.flow import gate as gates
-from interlock.flow import hub as hubs
-from interlock.flow.gate import Gate, Waiter
+from interlock.flow.attempt import Attempt
+from interlock.flow.waiting import listener as listeners
+from interlock.flow.waiting import name_queue as name_queues
+from interlock.flow.waiting import queue as queues
+from interlock.flow.waiting.queue import LocalQueue
+from interlock.flow.waiting.waiter import LEFT, Waiter
 from interlock.testing import Node
 
 SOON = 3.0  # seconds: far more than it takes, far less than the leases here
@@ -63,7 +66,7 @@ async def true(check: Callable[[], Any], within: float = SOON) -> None:
 
 
 async def in_line(client: Any, number: int = 1) -> None:
-    await true(lambda: sum(waiter.after is not None for waiter in client._site.gate.in_line.values()) == number)
+    await true(lambda: sum(waiter.after is not None for waiter in client._site.queue.in_line.values()) == number)
 
 
 class Slow:
@@ -92,7 +95,7 @@ class Slow:
 
 
 def waiter(client: Any, name: str = "x") -> Waiter:
-    found: Waiter = client._site.gate._doors[name].waiters[0]
+    found: Waiter = client._site.queue._queues[name].waiters[0]
     return found
 
 
@@ -116,7 +119,7 @@ def test_an_announcement_that_comes_after_the_answer_takes_nothing_away(url: str
             ear.hold()
             await held.release()
             await true(lambda: ear.held)
-            two._site.gate.ask_again(waiter(two))
+            two._site.queue.ask_again(waiter(two))
             lease = await asyncio.wait_for(job, SOON)
             ear.let_go()
             await asyncio.sleep(0.05)
@@ -136,19 +139,19 @@ def test_an_announcement_without_anything_to_tell_its_age_by_is_not_believed(url
             claim = Slow(two, "claim", lambda answer, claim, *_: claim.place is not None)
             claim.hold()
             believed = []
-            real = two._site.hub._believed
+            real = two._site.listener._believed
 
             def noted(who: Waiter, announced: Announced) -> Hold | None:
                 believed.append(real(who, announced))
                 return believed[-1]
 
-            two._site.hub._believed = noted
+            two._site.listener._believed = noted
             job = asyncio.create_task(two.lock("x", ttl=30).acquire())
             await true(lambda: claim.held)
             await held.release()
             await true(lambda: believed)
             assert believed == [None]
-            (stranger,) = two._site.gate.in_line.values()
+            (stranger,) = two._site.queue.in_line.values()
             unix = Announced("x", stranger.token, 1, 3.0, 1.7e9)  # on a clock that reads more than ours
             assert real(stranger, unix) is None
             claim.let_go()
@@ -191,7 +194,7 @@ def test_an_heir_that_is_served_from_the_line_before_the_answer_of_the_hand_over
             early = asyncio.create_task(two.lock("x", ttl=30, renew=False).acquire())
             await in_line(two)
             late = asyncio.create_task(one.lock("x", ttl=30, fair=True).acquire())
-            await true(lambda: one._site.gate._doors["x"].waiters)
+            await true(lambda: one._site.queue._queues["x"].waiters)
             hand = Slow(one, "hand_over")
             hand.hold()
             release = asyncio.create_task(held.release())
@@ -205,8 +208,8 @@ def test_an_heir_that_is_served_from_the_line_before_the_answer_of_the_hand_over
             assert await holds(two, lease)
             assert await lease.release()
             assert not line_of(url)
-            assert not one._site.gate._doors
-            assert not one._site.gate.in_line
+            assert not one._site.queue._queues
+            assert not one._site.queue.in_line
 
     asyncio.run(main())
 
@@ -220,7 +223,7 @@ def test_an_heir_that_was_served_keeps_its_grant_though_the_answer_of_the_hand_o
             early = asyncio.create_task(two.lock("x", ttl=30, renew=False).acquire())
             await in_line(two)
             late = asyncio.create_task(one.lock("x", ttl=30, fair=True).acquire())
-            await true(lambda: one._site.gate._doors["x"].waiters)
+            await true(lambda: one._site.queue._queues["x"].waiters)
             waiter(one).after = 0  # as of one that stood in line before, with another token
             backend = one._site.backend
             hand_over, served = backend.hand_over, asyncio.Event()
@@ -257,7 +260,7 @@ def test_told_to_ask_again_while_an_answer_is_on_its_way(url: str) -> None:
             job = asyncio.create_task(two.lock("x", ttl=30).acquire())
             await true(lambda: claim.held)
             line_of(url).clear()  # it was passed over: its inbox was broken
-            two._site.gate.alarm()
+            two._site.queue.alarm()
             claim.let_go()
             await true(lambda: line_of(url))  # back in line
             await held.release()
@@ -320,19 +323,19 @@ def test_a_lease_that_was_dropped_keeps_nobody_waiting_for_ever(url: str, handed
 
 def test_one_that_is_not_first_looks_around_by_itself() -> None:
     """Whoever is before it may be gone without a word: a thread that died in between."""
-    gate = Gate()
-    one, two = (Waiter("x", token, 10, FIXED, "", False, 0.0) for token in "ab")
-    gate.enter(one)
-    gate.enter(two)
-    look_at = gate.turn(two, 100.0, last=False)
+    queue = LocalQueue()
+    one, two = (Waiter(Attempt("x", 10), token, 0.0) for token in "ab")
+    queue.enter(one)
+    queue.enter(two)
+    look_at = queue.turn(two, 100.0, last=False)
     assert look_at is not None
-    assert 100.0 < look_at <= 100.0 + gates.LOOK
+    assert 100.0 < look_at <= 100.0 + name_queues.LOOK
 
 
 def test_the_hub_does_not_end_between_the_opening_and_the_standing_in_line(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hand-over was on its way for longer than the hub stays without anybody in line."""
-    monkeypatch.setattr(hubs, "LINGER", 0.05)
-    monkeypatch.setattr(hubs, "TICK", 0.02)
+    monkeypatch.setattr(listeners, "LINGER", 0.05)
+    monkeypatch.setattr(listeners, "TICK", 0.02)
 
     async def main() -> None:
         async with clients(url, request_timeout=2) as (one, two):
@@ -340,21 +343,21 @@ def test_the_hub_does_not_end_between_the_opening_and_the_standing_in_line(url: 
             early = asyncio.create_task(two.lock("x", ttl=30).acquire())
             await in_line(two)
             late = asyncio.create_task(one.lock("x", ttl=30, fair=True).acquire())
-            await true(lambda: one._site.gate._doors["x"].waiters)
+            await true(lambda: one._site.queue._queues["x"].waiters)
             hand = Slow(one, "hand_over")
             hand.hold()
             release = asyncio.create_task(held.release())
             await true(lambda: hand.held)
-            one._site.gate.in_line.clear()  # as if nobody were to be told
+            one._site.queue.in_line.clear()  # as if nobody were to be told
             await asyncio.sleep(0.5)
-            assert one._site.hub._spawned is not None
+            assert one._site.listener._spawned is not None
             hand.let_go()
             assert await release
             await (await asyncio.wait_for(early, SOON)).release()
             await (await asyncio.wait_for(late, SOON)).release()
             for client in (one, two):
-                client._site.hub._request_timeout = 0.1
-            await true(lambda: one._site.hub._spawned is None and two._site.hub._spawned is None)
+                client._site.listener._request_timeout = 0.1
+            await true(lambda: one._site.listener._spawned is None and two._site.listener._spawned is None)
 
     asyncio.run(main())
 
@@ -381,10 +384,10 @@ def test_whoever_asks_for_itself_is_not_handed_over_to_as_well(url: str) -> None
             await release
             lease = await asyncio.wait_for(job, SOON)
             assert not line_of(url)
-            assert not two._site.gate.in_line
+            assert not two._site.queue.in_line
             assert await holds(one, lease)
             await lease.release()
-            assert not two._site.gate._doors
+            assert not two._site.queue._queues
             assert not (await one.inspect("x")).held
 
     asyncio.run(main())
@@ -395,7 +398,7 @@ def test_what_is_granted_to_an_heir_that_left_is_passed_on_even_by_one_that_held
         async with clients(url) as (one, two):
             held = await one.lock("x", ttl=30).acquire()
             heir = asyncio.create_task(one.lock("x", ttl=30).acquire())
-            await true(lambda: one._site.gate._doors["x"].waiters)
+            await true(lambda: one._site.queue._queues["x"].waiters)
             hand = Slow(one, "hand_over")
             hand.hold()
             memories._memories[url.removeprefix("memory://")].held.clear()  # somebody removed it
@@ -419,7 +422,7 @@ def test_cancelled_while_it_takes_back_what_an_heir_does_not_need(url: str) -> N
             early = asyncio.create_task(two.lock("x", ttl=30).acquire())
             await in_line(two)
             heir = asyncio.create_task(one.lock("x", ttl=30, fair=True).acquire())
-            await true(lambda: one._site.gate._doors["x"].waiters)
+            await true(lambda: one._site.queue._queues["x"].waiters)
             hand, back = Slow(one, "hand_over"), Slow(one, "release")
             hand.hold()
             back.hold()
@@ -446,10 +449,10 @@ def test_whoever_is_next_opens_the_inbox_so_that_the_release_need_not(url: str) 
     async def main() -> None:
         async with clients(url, 1) as (client,):
             held = await client.lock("x", ttl=30).acquire()
-            assert not client._site.hub._inbox, "nobody waits"
+            assert not client._site.listener._inbox, "nobody waits"
             jobs = [asyncio.create_task(client.lock("x", ttl=30).acquire()) for _ in range(3)]
-            await true(lambda: client._site.hub._inbox)
-            assert not client._site.gate.in_line, "they wait here, not in the store's line"
+            await true(lambda: client._site.listener._inbox)
+            assert not client._site.queue.in_line, "they wait here, not in the store's line"
             await held.release()
             for job in jobs:
                 await (await asyncio.wait_for(job, SOON)).release()
@@ -471,12 +474,12 @@ def test_a_release_does_not_fail_for_the_sake_of_somebody_who_waits(url: str, fa
             setattr(backend, "open_inbox" if fault == "no inbox" else "hand_over", fails)
             held = await client.lock("x", ttl=30).acquire()
             job = asyncio.create_task(client.lock("x", ttl=30).acquire())
-            await true(lambda: client._site.gate._doors["x"].waiters)
+            await true(lambda: client._site.queue._queues["x"].waiters)
             assert await held.release()
             lease = await asyncio.wait_for(job, SOON)
-            assert not client._site.gate.in_line
+            assert not client._site.queue.in_line
             await lease.release()
-            assert not client._site.gate._doors
+            assert not client._site.queue._queues
 
     asyncio.run(main())
 
@@ -489,21 +492,21 @@ def test_an_interrupted_hand_over_leaves_no_grant(url: str) -> None:
         thread = threading.Thread(target=lambda: got.append(client.lock("x", ttl=30).acquire(timeout=20)))
         thread.start()
         until = time.monotonic() + SOON
-        while not client._site.gate._doors["x"].waiters and time.monotonic() < until:
+        while not client._site.queue._queues["x"].waiters and time.monotonic() < until:
             time.sleep(0.002)
-        real = client._site.gate.handed
+        real = client._site.queue.handed
 
         def interrupted(*args: Any) -> bool:
-            client._site.gate.handed = real  # type: ignore[method-assign]
+            client._site.queue.handed = real  # type: ignore[method-assign]
             raise KeyboardInterrupt
 
-        client._site.gate.handed = interrupted  # type: ignore[method-assign, assignment]
+        client._site.queue.handed = interrupted  # type: ignore[method-assign, assignment]
         with pytest.raises(KeyboardInterrupt):
             held.release()
         thread.join(SOON)
         assert got, "the heir waits for a grant that nobody uses"
         got[0].release()
-        assert not client._site.gate._doors
+        assert not client._site.queue._queues
 
 
 def test_a_long_lease_is_not_watched_again_by_everybody_who_comes_and_goes(url: str) -> None:
@@ -520,7 +523,7 @@ def test_a_long_lease_is_not_watched_again_by_everybody_who_comes_and_goes(url: 
 
 
 def test_names_that_were_tried_and_never_released_are_forgotten(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "SWEEP", 16)
+    monkeypatch.setattr(queues, "SWEEP", 16)
 
     async def main() -> None:
         async with clients(url, 1, renew=False) as (client,):
@@ -529,7 +532,7 @@ def test_names_that_were_tried_and_never_released_are_forgotten(url: str, monkey
                 assert lease is not None
                 if number % 40 == 0:
                     await asyncio.sleep(0.35)
-            assert len(client._site.gate._doors) < 120
+            assert len(client._site.queue._queues) < 120
 
     asyncio.run(main())
 
@@ -581,7 +584,7 @@ def test_an_inbox_that_cannot_be_opened_is_told_to_all_at_once(url: str) -> None
             for outcome in await asyncio.gather(*jobs, return_exceptions=True):
                 assert isinstance(outcome, Unavailable)
             assert time.monotonic() - began < SOON
-            assert not two._site.gate._doors
+            assert not two._site.queue._queues
             for lease in leases:
                 await lease.release()
 
@@ -595,18 +598,18 @@ def test_a_release_does_not_start_a_listener_that_was_cancelled(url: str) -> Non
         async with clients(url, 1) as (client,):
             held = await client.lock("x", ttl=30).acquire()
             heir = asyncio.create_task(client.lock("x", ttl=30).acquire())
-            await true(lambda: client._site.hub._spawned is not None)
-            listener = client._site.hub._spawned._task
+            await true(lambda: client._site.listener._spawned is not None)
+            listener = client._site.listener._spawned._task
             await asyncio.sleep(0)
             listener.cancel()
             await asyncio.wait([listener])
             heir.cancel()
             assert await held.release()
-            assert client._site.hub._spawned is None
+            assert client._site.listener._spawned is None
             await asyncio.wait([heir])
             assert heir.cancelled()
             assert not (await client.inspect("x")).held
-            assert [task.get_name() for task in asyncio.all_tasks()].count("interlock-hub") == 0
+            assert [task.get_name() for task in asyncio.all_tasks()].count("interlock-listener") == 0
 
     asyncio.run(main())
 
@@ -616,7 +619,7 @@ def test_without_a_thread_that_listens_it_is_asked_for_again_and_again(url: str,
     start = threading.Thread.start
 
     def refused(thread: threading.Thread) -> None:
-        if thread.name == "interlock-hub":
+        if thread.name == "interlock-listener":
             raise RuntimeError("can't start new thread")
         start(thread)
 
@@ -625,7 +628,7 @@ def test_without_a_thread_that_listens_it_is_asked_for_again_and_again(url: str,
         held = client.lock("x").acquire()
         waits = pool.submit(client.lock("x", timeout=20).acquire)
         until = time.monotonic() + SOON
-        while not client._site.gate._doors["x"].waiters and time.monotonic() < until:
+        while not client._site.queue._queues["x"].waiters and time.monotonic() < until:
             time.sleep(0.002)
         assert held.release()
         waits.result().release()
@@ -702,26 +705,26 @@ def test_closing_a_client_that_has_waited_wakes_its_hub(store: str) -> None:
     """It listens for a while after the last one has left, and would be waited for until it looks around by itself."""
     with Client(store) as one:
         two = Client(store)
-        two._site.hub._line.hear  # noqa: B018 - it keeps a line
+        two._site.listener._line.hear  # noqa: B018 - it keeps a line
         held = one.lock("x", ttl=30).acquire()
         thread = threading.Thread(target=lambda: two.lock("x", ttl=30).acquire(timeout=20).release())
         thread.start()
         until = time.monotonic() + SOON
-        while not two._site.gate.in_line and time.monotonic() < until:
+        while not two._site.queue.in_line and time.monotonic() < until:
             time.sleep(0.002)
         held.release()
         thread.join()
-        hub = two._site.hub._spawned
+        hub = two._site.listener._spawned
         assert hub is not None
-        slept = hubs.TICK
-        hubs.TICK = 60.0  # type: ignore[misc]
+        slept = listeners.TICK
+        listeners.TICK = 60.0  # type: ignore[misc]
         try:
             time.sleep(slept + 0.1)  # it listens with the new one by now
             began = time.monotonic()
             two.close()
             assert time.monotonic() - began < SOON
         finally:
-            hubs.TICK = slept  # type: ignore[misc]
+            listeners.TICK = slept  # type: ignore[misc]
         assert not hub._thread.is_alive()
 
 
@@ -732,14 +735,14 @@ def test_in_a_forked_child_nobody_waits_any_more(url: str) -> None:
         thread = threading.Thread(target=lambda: two.lock("x", ttl=30).acquire(timeout=20).release())
         thread.start()
         until = time.monotonic() + SOON
-        while not two._site.gate.in_line and time.monotonic() < until:
+        while not two._site.queue.in_line and time.monotonic() < until:
             time.sleep(0.002)
         me = waiter(two)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            left = me.gone and not me.in_line and not two._site.gate._doors and not line_of(url)
+            left = me.state is LEFT and not me.in_line and not two._site.queue._queues and not line_of(url)
             held._site.backend._memory.held.clear()
             os._exit(0 if left else 1)
         assert os.waitpid(pid, 0)[1] == 0
@@ -752,44 +755,46 @@ def test_in_a_forked_child_nobody_waits_any_more(url: str) -> None:
 
 
 def test_turns_of_one_that_was_given_it_in_this_instant() -> None:
-    """Between two looks of its thread, another one gives it the lease: there is nobody at the door any more."""
-    gate = Gate()
-    me = Waiter("x", "a", 10, FIXED, "", False, 0.0)
-    gate.enter(me)
+    """Between two looks of its thread, another one gives it the lease: there is nobody at the queue any more."""
+    queue = LocalQueue()
+    me = Waiter(Attempt("x", 10), "a", 0.0)
+    assert queue.enter_and_ask(me)
+    assert queue.line_up(me)
+    queue.asked(me, 120.0)
     hold = Hold("x", "a", 10, 1, 110.0, 0.01, 100.0, Policy(renew=False))
-    gate.serve(me, hold)
-    assert gate.turn(me, 100.0, last=False) == 100.0
-    assert gate.turn(me, 100.0, last=True) == 100.0
+    assert queue.serve(me, hold)
+    assert queue.turn(me, 100.0, last=False) == 100.0
+    assert queue.turn(me, 100.0, last=True) == 100.0
 
 
 @pytest.mark.parametrize("offered", [False, True], ids=["in line", "handed over to"])
 def test_whoever_leaves_while_its_announcement_is_read_is_given_nothing(offered: bool) -> None:
-    gate = Gate()
-    me = Waiter("x", "a", 10, FIXED, "", False, 0.0)
-    gate.enter(me)
-    assert gate.offer(me, "b") if offered else gate.line_up(me)
+    queue = LocalQueue()
+    me = Waiter(Attempt("x", 10), "a", 0.0)
+    queue.enter(me)
+    assert queue.offer(me, "b") if offered else queue.line_up(me)
     token = "b" if offered else "a"
-    assert gate.announced(token) is me
-    assert gate.leave(me) is None
-    assert not gate.serve(me, Hold("x", token, 10, 1, 110.0, 0.01, 100.0, Policy(renew=False)))
-    assert not gate.has("x", token)
-    assert not gate._doors
+    assert queue.in_line.get(token) is me
+    assert queue.leave(me) is None
+    assert not queue.serve(me, Hold("x", token, 10, 1, 110.0, 0.01, 100.0, Policy(renew=False)))
+    assert not queue.has("x", token)
+    assert not queue._queues
 
 
 def test_what_is_announced_while_it_asks_is_left_to_the_answer() -> None:
     """A quorum that refuses the question may be giving back just what was announced: two would have the lock."""
-    gate = Gate()
-    me = Waiter("x", "a", 10, FIXED, "", False, 0.0)
-    gate.enter(me)
-    assert gate.turn(me, 100.0, last=False) is None, "it asks"
-    assert gate.line_up(me)
-    assert gate.serve(me, Hold("x", "a", 10, 1, 110.0, 0.01, 100.0, Policy(renew=False))), "it is nobody else's"
+    queue = LocalQueue()
+    me = Waiter(Attempt("x", 10), "a", 0.0)
+    queue.enter(me)
+    assert queue.turn(me, 100.0, last=False) is None, "it asks"
+    assert queue.line_up(me)
+    assert queue.serve(me, Hold("x", "a", 10, 1, 110.0, 0.01, 100.0, Policy(renew=False))), "it is nobody else's"
     assert me.hold is None
-    gate.asked(me, 120.0)
-    assert gate.turn(me, 100.0, last=False) is None, "refused, it asks again at once"
-    assert gate.serve(me, Hold("x", "a", 10, 1, 110.0, 0.01, 100.0, Policy(renew=False)))
-    gate.asked(me, 120.0)
-    assert gate.serve(me, hold := Hold("x", "a", 10, 2, 120.0, 0.01, 110.0, Policy(renew=False)))
+    queue.asked(me, 120.0)
+    assert queue.turn(me, 100.0, last=False) is None, "refused, it asks again at once"
+    assert queue.serve(me, Hold("x", "a", 10, 1, 110.0, 0.01, 100.0, Policy(renew=False)))
+    queue.asked(me, 120.0)
+    assert queue.serve(me, hold := Hold("x", "a", 10, 2, 120.0, 0.01, 110.0, Policy(renew=False)))
     assert me.hold is hold, "between its questions it is given what is announced"
 
 
@@ -857,14 +862,14 @@ def test_sixteen_in_a_row_stay_here_then_the_oldest_goes_first(valkey_node: Node
 def test_the_wall_clock_is_asked_now_and_then_and_not_for_each(valkey_node: Node) -> None:
     async def main() -> None:
         async with clients(valkey_node.url, 1) as (client,):
-            hub, runtime = client._site.hub, client._site.runtime
+            hub, runtime = client._site.listener, client._site.runtime
             looks: list[float] = []
             at = real = runtime.now()
             runtime.wall_ahead = lambda: looks.append(at) or 1000.0 + len(looks)
             runtime.now = lambda: at
             for moment, guess in ((0.0, 1001.0), (0.5, 1001.0), (1.5, 1002.0), (2.0, 1002.0), (3600.0, 1003.0)):
                 at = 0.1 + moment
-                assert hub.offset() == guess
+                assert hub.clock().offset == guess
             runtime.now = lambda: real
 
     asyncio.run(main())
@@ -873,16 +878,16 @@ def test_the_wall_clock_is_asked_now_and_then_and_not_for_each(valkey_node: Node
 def test_what_is_known_of_the_stores_clock_is_changed_no_more_than_need_be(url: str) -> None:
     async def main() -> None:
         async with clients(url, 1) as (client,):
-            hub, now = client._site.hub, client._site.runtime.now
-            assert hub.offset() == 0.0, "its clock is ours"
+            hub, now = client._site.listener, client._site.runtime.now
+            assert hub.clock().offset == 0.0, "its clock is ours"
             hub.set_clock(now() - 1.0, now() - 0.2)  # a slow answer
-            assert hub.offset() == 0.0
+            assert hub.clock().offset == 0.0
             hub.set_clock(now(), now() + 5.0)
-            assert 4.9 < hub.offset() <= 5.0
+            assert 4.9 < hub.clock().offset <= 5.0
             hub.set_clock(now() - 1.0, now() + 4.5)
-            assert 4.9 < hub.offset() <= 5.0
+            assert 4.9 < hub.clock().offset <= 5.0
             hub.set_clock(now(), now() + 3.0)
-            assert 2.9 < hub.offset() < 3.1
+            assert 2.9 < hub.clock().offset < 3.1
 
     asyncio.run(main())
 
@@ -898,10 +903,10 @@ def test_what_is_over_before_its_waiter_came_to_it_is_not_handed_out(url: str) -
             first = await one.lock("x").acquire()
             task = asyncio.create_task(two.lock("x").acquire(timeout=SOON))
             await in_line(two)
-            gate = two._site.gate
-            (waiter,) = gate.in_line.values()
+            queue = two._site.queue
+            (waiter,) = queue.in_line.values()
             now = two._site.runtime.now()
-            assert gate.serve(waiter, Hold("x", waiter.token, 3.0, 1, now - 1.0, began=now - 4.0))
+            assert queue.serve(waiter, Hold("x", waiter.token, 3.0, 1, now - 1.0, began=now - 4.0))
             await in_line(two)
             assert not task.done(), "it was handed a lease that is over"
             await first.release()

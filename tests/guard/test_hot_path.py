@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.flow.gate import Gate
+from interlock.flow.waiting.queue import LocalQueue
 
 from . import counting
 from .counting import PATHS, SOURCE, Counts
@@ -51,13 +51,13 @@ def test_the_hot_path_has_not_grown(path: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_few_lines_more_are_noticed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted where every release comes by: many additions, as if they stood in the gate's file."""
+    """Planted where every release comes by: many additions, as if they stood in the queue's file."""
     code = "def heir(self, hold):\n" + "    hold.span = hold.span + 0.0\n" * 150 + "    return was(self, hold)\n"
-    planted = {"was": Gate.heir}
-    exec(compile(code, f"{SOURCE}flow/gate.py", "exec"), planted)
-    monkeypatch.setattr(Gate, "heir", planted["heir"])
+    planted = {"was": LocalQueue.heir}
+    exec(compile(code, f"{SOURCE}flow/waiting/queue.py", "exec"), planted)
+    monkeypatch.setattr(LocalQueue, "heir", planted["heir"])
     words = complaint(path, PATHS[path]())
-    assert "flow/gate.py" in words.splitlines()[1], words or "nobody noticed"
+    assert "flow/waiting/queue.py" in words.splitlines()[1], words or "nobody noticed"
 
 
 @pytest.mark.parametrize("path", PATHS)

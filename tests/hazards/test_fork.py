@@ -114,7 +114,7 @@ def fork():
     os.kill(os.getpid(), signal.SIGKILL)
 
 def in_line(client):
-    return any(waiter.after is not None for waiter in client._site.gate.in_line.values())
+    return any(waiter.after is not None for waiter in client._site.queue.in_line.values())
 
 async def tasks():
     client = interlock.AsyncClient(url)
@@ -366,7 +366,7 @@ def blocking():
         theirs = other.lock("theirs", ttl=30).acquire()
         waiting = threading.Thread(target=lambda: client.lock("theirs").acquire(timeout=20).release())
         waiting.start()
-        while not any(waiter.after is not None for waiter in client._site.gate.in_line.values()):
+        while not any(waiter.after is not None for waiter in client._site.queue.in_line.values()):
             time.sleep(0.01)
         print("dark", flush=True)
         sys.stdin.readline()
@@ -403,7 +403,7 @@ async def tasks():
         async def wait():
             await (await client.lock("theirs").acquire(timeout=20)).release()
         waiting = asyncio.create_task(wait())
-        while not any(waiter.after is not None for waiter in client._site.gate.in_line.values()):
+        while not any(waiter.after is not None for waiter in client._site.queue.in_line.values()):
             await asyncio.sleep(0.01)
         print("dark", flush=True)
         await asyncio.to_thread(sys.stdin.readline)

@@ -23,7 +23,7 @@ from uuid import uuid4
 import pytest
 
 from interlock import AcquireTimeout, Client, Lock
-from interlock.core.lease import Flight
+from interlock.core.missing import Flight
 from interlock.testing import Node, start_nodes, stop_nodes
 
 from .strikes import ERRORS, sweep
@@ -67,10 +67,10 @@ class Scene:
 
     def nobody_waits(self) -> bool:
         """At the gate, soon."""
-        gate, until = self.client._site.gate, time.monotonic() + 1.5
-        while (gate.in_line or gate._doors) and time.monotonic() < until:
+        gate, until = self.client._site.queue, time.monotonic() + 1.5
+        while (gate.in_line or gate._queues) and time.monotonic() < until:
             time.sleep(0.002)
-        return not gate.in_line and not gate._doors
+        return not gate.in_line and not gate._queues
 
     def held(self, name: str) -> bool:
         entry = self.other.inspect(name)
@@ -78,7 +78,7 @@ class Scene:
 
     def kept(self, name: str) -> bool:
         keeper = self.client._keeper
-        return any(hold.name == name and hold.kept and not hold.over for hold in keeper._roster.everybody())
+        return any(hold.name == name and hold.kept and not hold.over for hold in keeper._schedule.everybody())
 
 
 class Block(Scene):
@@ -171,7 +171,7 @@ class Contended(Scene):
         lease, self._over = self.other.lock(name).acquire(), threading.Event()
 
         def release() -> None:
-            while not self.client._site.gate.in_line and not self._over.wait(0.001):
+            while not self.client._site.queue.in_line and not self._over.wait(0.001):
                 pass
             lease.release()
 
@@ -207,7 +207,7 @@ class Handed(Scene):
     def work(self, name: str) -> None:
         with self.locks[name]:
             self._inside = True
-            doors = self.client._site.gate._doors
+            doors = self.client._site.queue._queues
             while not (name in doors and doors[name].waiters and doors[name].waiters[0].bell is not None):
                 time.sleep(0.0005)
 

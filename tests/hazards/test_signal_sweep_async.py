@@ -75,7 +75,7 @@ async def trial(url: str, observer: Client, scene: str, name: str, n: int, error
                 await asyncio.sleep(0)
 
         def release() -> None:
-            while not client._site.gate.in_line and not over.wait(0.001):
+            while not client._site.queue.in_line and not over.wait(0.001):
                 pass
             lease.release()
 
@@ -100,7 +100,7 @@ async def trial(url: str, observer: Client, scene: str, name: str, n: int, error
                 tally.held.append(str(here))
                 break
             await asyncio.sleep(0.002)
-        if any(hold.name == name and hold.kept and not hold.over for hold in client._keeper._roster.everybody()):
+        if any(hold.name == name and hold.kept and not hold.over for hold in client._keeper._schedule.everybody()):
             tally.kept.append(str(here))
         return tally
 

@@ -41,9 +41,9 @@ def client_of(stage: Stage) -> AsyncClient:  # noqa: F811
 
 
 async def judged(stage: Stage, client: AsyncClient, name: str) -> None:  # noqa: F811
-    gate = client._site.gate
+    gate = client._site.queue
     assert not gate.in_line, f"{name}: {gate.in_line}"
-    assert not gate._doors, f"{name}: {list(gate._doors)}"
+    assert not gate._queues, f"{name}: {list(gate._queues)}"
     await stage.free(name)
     assert line(stage, name) == 0, f"{name}: somebody is left in line"
     await client.close()

@@ -131,7 +131,7 @@ def test_many_waiters_in_several_clients_are_all_served(five: list[Node], colour
         inside.check(60)
         assert nothing_left(five)
         for client in clients:
-            assert not client._site.gate._doors
+            assert not client._site.queue._queues
             assert none_under_way(client._site.backend)
 
     run_body(body, urls(five), colour)
@@ -304,7 +304,7 @@ def test_cancelled_at_the_moment_of_the_release(five: list[Node]) -> None:
                         await got.release()
                 await release
                 for one in (client, other):
-                    assert not one._site.gate._doors
+                    assert not one._site.queue._queues
                     assert none_under_way(one._site.backend)
             async with holder.lock("x", ttl=20, timeout=PATIENCE):
                 pass
@@ -400,7 +400,7 @@ def test_a_node_that_refuses_to_be_listened_to_does_not_end_the_listening(five: 
         async def one() -> None:
             lease = await holder.lock("x", ttl=30).acquire()
             job = start(kit, get())
-            await eventually(kit, lambda: client._site.gate.in_line)
+            await eventually(kit, lambda: client._site.queue.in_line)
             await kit.sleep(0.1)
             took.append(time.monotonic())
             await lease.release()
@@ -468,7 +468,7 @@ def test_a_hand_over_that_most_nodes_call_a_mistake_leaves_no_heir_on_the_others
 
         lease = await client.lock("x").acquire()
         job = start(kit, get())
-        await eventually(kit, lambda: client._site.hub._inbox)
+        await eventually(kit, lambda: client._site.listener._inbox)
         for node in three[:2]:
             node.command("SET", "interlock:{x}:fence", "spoilt")
         await lease.release()
@@ -744,8 +744,8 @@ def test_a_hand_over_whose_answers_came_too_late_to_count(earlier: bool) -> None
         soon(lambda: client.inspect("x").waiters == len(threads))
         threads.append(threading.Thread(target=wait, args=(client,)))
         threads[-1].start()
-        gate, quorum = client._site.gate, cast(Any, client._site.backend)
-        soon(lambda: gate._doors["x"].waiters and gate.is_next(gate._doors["x"].waiters[0]) and client._site.hub._inbox)
+        gate, quorum = client._site.queue, cast(Any, client._site.backend)
+        soon(lambda: gate._queues["x"].waiters and gate.is_next(gate._queues["x"].waiters[0]) and client._site.listener._inbox)
         hand_over, in_time = quorum.hand_over, quorum.markers.in_time
 
         async def late(name: str, token: str, heir: Any, *rest: Any) -> Any:

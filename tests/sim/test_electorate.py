@@ -17,6 +17,7 @@ from interlock.core.claim import Claim, Granted, Renewal
 from interlock.core.lease import DRIFT_RATE, Hold, deadline
 from interlock.core.quorum import Roll
 from interlock.flow.acquire import acquire, try_acquire
+from interlock.flow.attempt import Attempt
 from interlock.flow.hold import release
 from interlock.testing.sim import Plan
 from interlock.testing.sim.client import Client
@@ -55,7 +56,7 @@ def take(world: World, client: Client, ttl: float = TTL) -> Hold | None:
     def ended(task: object) -> None:
         results.append(getattr(task, "result", None))
 
-    client.runtime.task(try_acquire(client.site, "x", ttl), ended)
+    client.runtime.task(try_acquire(client.site, Attempt("x", ttl)), ended)
     while not results:
         world.kernel.run(world.kernel.now + 0.05)
     return results[0]
@@ -356,7 +357,7 @@ def test_a_token_that_is_being_taken_back_is_not_used_again(world: World) -> Non
     use(world, alice)
     world.nodes[1].memory.held["x"] = Held("a stranger", 1, inf)
     world.nodes[2].frozen = True
-    alice.runtime.task(acquire(alice.site, "x", TTL, 1.0))
+    alice.runtime.task(acquire(alice.site, Attempt("x", TTL), 1.0))
     world.kernel.run(world.kernel.now + 0.3)
     asked = [request.args[0].token for _, request in world.nodes[2].queue if request.verb == "vote"]
     assert len(asked) > 1
@@ -372,7 +373,7 @@ def test_what_follows_a_hand_over_without_an_answer_goes_behind_it(world: World)
     hold = take(world, alice)  # node 2 owes an answer
     assert hold is not None
     alice.runtime.task(cast(QuorumBackend, alice.site.backend).nodes[2].member.inspect("x", 0.01))
-    alice.runtime.task(acquire(alice.site, "x", TTL, 1.0), results.append)
+    alice.runtime.task(acquire(alice.site, Attempt("x", TTL), 1.0), results.append)
     world.kernel.run(world.kernel.now + 0.1)
     alice.runtime.task(release(alice.site, hold))
     world.kernel.run(world.kernel.now + 0.05)

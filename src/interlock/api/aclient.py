@@ -16,6 +16,7 @@ from ..errors import InterlockError, LeaseLost
 from ..flow import acquire as acquiring
 from ..flow import hold as holding
 from ..flow.closing import close
+from ..flow.extend import extend
 from ..flow.loss import lost
 from ..runtime.aio import AsyncioRuntime
 from ..runtime.aio_leash import Leashes, current_task
@@ -55,7 +56,7 @@ class AsyncLease(BaseLease):
         """
         try:
             period = self._hold.wanted if ttl is None else checks.ttl(ttl, self._site.drift)
-            await holding.extend(self._site, self._hold, period, self._moved)
+            await extend(self._site, self._hold, period, self._moved)
         finally:  # its end may have come nearer, and if the answer was lost as well
             self._moved()
 
@@ -136,9 +137,7 @@ class AsyncLock(BaseLock["AsyncLease"]):
         limit = options.timeout if timeout is UNSET else checks.timeout(timeout)
         hold = None
         try:
-            hold = await acquiring.acquire(
-                self._site, self._name, options.ttl, limit, options.policy, options.note, options.fair
-            )
+            hold = await acquiring.acquire(self._site, self._attempt, limit)
             return AsyncLease(self._site, self._keeper, hold, options)
         except BaseException as error:
             if hold is not None:
@@ -153,7 +152,7 @@ class AsyncLock(BaseLock["AsyncLease"]):
         options = self._options
         hold = None
         try:
-            hold = await acquiring.try_acquire(self._site, self._name, options.ttl, options.policy, options.note)
+            hold = await acquiring.try_acquire(self._site, self._attempt)
             return None if hold is None else AsyncLease(self._site, self._keeper, hold, options)
         except BaseException as error:
             if hold is not None:

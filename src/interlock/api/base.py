@@ -8,9 +8,9 @@ from weakref import ref
 
 from ..core.checks import Callback
 from ..core.lease import DOUBTFUL, HELD, Hold
+from ..flow.context import Context
 from ..flow.hold import check
-from ..flow.keep import Keeper
-from ..flow.site import Site
+from ..flow.renewing.keeper import Keeper
 from ..runtime import forks
 from .options import Options
 
@@ -45,7 +45,7 @@ def _gone(holder: Any) -> None:
         hold: Hold = holder._hold
         warnings.warn(
             f"interlock: the lease on {hold.name!r} was dropped without release(); it is not renewed any more and ends by "
-            f"itself within {hold.ttl + hold.policy.delay:g} s. Use a `with` block, or keep the lease",
+            f"itself within {hold.policy.stored(hold.ttl):g} s. Use a `with` block, or keep the lease",
             ResourceWarning,
             stacklevel=2,
         )
@@ -59,7 +59,7 @@ class BaseLease:
 
     __slots__ = ("__weakref__", "_born", "_keeper", "_leashes", "_mine", "_site")
 
-    def __init__(self, site: Site, keeper: Keeper, hold: Hold, options: Options) -> None:
+    def __init__(self, site: Context, keeper: Keeper, hold: Hold, options: Options) -> None:
         self._site = site
         self._keeper = keeper
         self._mine = hold

@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 from ..core import checks
 from ..core.checks import Duration
 from ..core.renewal import Keeping
-from ..flow.keep import Keeper
-from ..flow.site import Site
+from ..flow.attempt import Attempt
+from ..flow.context import Context
+from ..flow.renewing.keeper import Keeper
 from ..runtime.base import Runtime
 from .base import BaseLease
 from .blocks import Entered
@@ -24,11 +25,12 @@ L = TypeVar("L", bound=BaseLease)
 class BaseLock(Generic[L]):
     """A name with options. Has no state of its own: share it between threads or tasks, use it again and again."""
 
-    def __init__(self, site: Site, keeper: Keeper, name: str, options: Options) -> None:
+    def __init__(self, site: Context, keeper: Keeper, name: str, options: Options) -> None:
         self._site = site
         self._keeper = keeper
         self._options = options
         self._name = checks.name(name)
+        self._attempt = Attempt(self._name, options.ttl, options.policy, options.note, options.fair)
         self._entered: Entered[L] = Entered()
 
     @property
@@ -68,7 +70,7 @@ class BaseClient:
         bound = checks.request_timeout(1.0 if request_timeout is UNSET else request_timeout)
         given = request_timeout is not UNSET and isinstance(nodes, list | tuple)
         self._options = Options.checked(ttl, timeout, renew, drift, bound if given else 0.0)
-        self._site = Site.of(opened(url, nodes, runtime), runtime, bound, self._options.drift)
+        self._site = Context.of(opened(url, nodes, runtime), runtime, bound, self._options.drift)
         self._keeper = Keeper(self._site)
 
     @property

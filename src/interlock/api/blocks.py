@@ -23,7 +23,7 @@ from weakref import ref
 
 from ..core.lease import Hold
 from ..errors import UsageError
-from ..flow.keep import Keeper
+from ..flow.renewing.keeper import Keeper
 from ..runtime import forks
 from .base import BaseLease
 

@@ -16,6 +16,7 @@ from ..errors import InterlockError
 from ..flow import acquire as acquiring
 from ..flow import hold as holding
 from ..flow.closing import close
+from ..flow.extend import extend
 from ..runtime.blocking import BlockingRuntime, run
 from .base import BaseLease
 from .base_client import BaseClient, BaseLock
@@ -42,7 +43,7 @@ class Lease(BaseLease):
         """
         try:
             period = self._hold.wanted if ttl is None else checks.ttl(ttl, self._site.drift)
-            run(holding.extend(self._site, self._hold, period, self._moved))
+            run(extend(self._site, self._hold, period, self._moved))
         finally:  # its end may have come nearer, and if the answer was lost as well
             self._moved()
 
@@ -111,9 +112,7 @@ class Lock(BaseLock["Lease"]):
         limit = options.timeout if timeout is UNSET else checks.timeout(timeout)
         hold = None
         try:
-            hold = run(
-                acquiring.acquire(self._site, self._name, options.ttl, limit, options.policy, options.note, options.fair)
-            )
+            hold = run(acquiring.acquire(self._site, self._attempt, limit))
             return Lease(self._site, self._keeper, hold, options)
         except BaseException as error:
             if hold is not None:
@@ -128,7 +127,7 @@ class Lock(BaseLock["Lease"]):
         options = self._options
         hold = None
         try:
-            hold = run(acquiring.try_acquire(self._site, self._name, options.ttl, options.policy, options.note))
+            hold = run(acquiring.try_acquire(self._site, self._attempt))
             return None if hold is None else Lease(self._site, self._keeper, hold, options)
         except BaseException as error:
             if hold is not None:

@@ -6,10 +6,7 @@ Invariants
 - Once lost or released, a lease never comes back: whoever sees that the deadline has passed writes it down (`Hold.gone`), so an
   answer that another thread is just taking in cannot revive it.
 
-Rules of the file: every moment is an argument. Nothing here reads a clock. Threads share a hold: single operations on a list
-are atomic.
-
-A little long because everything that may become of a lease is told here.
+Rules of the file: pure, every moment is an argument. Threads share a hold: single operations on a list are atomic.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from contextlib import suppress
 from math import inf
 from typing import Any, NamedTuple
 
-from .missing import MissingAnswers
+from .missing import Flight, MissingAnswers
 
 DRIFT_RATE = 0.01  # one percent: far above any quartz, near a badly calibrated virtual machine
 DRIFT_FLOOR = 0.002  # two milliseconds: the granularity of expiry in Redis, twice
@@ -63,18 +60,16 @@ class Policy(NamedTuple):
     progress: float = inf
     delay: float = 0.0
 
+    def stored(self, ttl: float) -> float:
+        """How long the store keeps a lease that its holder believes in for `ttl`. The same object if there is no delay."""
+        return ttl + self.delay if self.delay else ttl
+
+    def believed(self, ttl: float) -> float:
+        """How much of what the store keeps is the holder's."""
+        return ttl - self.delay if self.delay else ttl
+
 
 FIXED = Policy(renew=False)
-
-
-class Flight:
-    """An extend on its way: of which name, for how long it asks, and how much of that may be believed when it is granted."""
-
-    __slots__ = ("believed", "name", "ttl")
-
-    def __init__(self, name: str, ttl: float) -> None:
-        self.name = name
-        self.ttl = self.believed = ttl
 
 
 class Hold:
@@ -214,8 +209,6 @@ class Hold:
         """Released, lost or dropped, as far as anybody has noticed: there is nothing to keep."""
         return bool(self.released or self.gone or self.dropped)
 
-    # --- extending ------------------------------------------------------------------------------------------------------
-
     @property
     def in_flight(self) -> bool:
         """Whether an extend is on its way."""
@@ -269,13 +262,10 @@ class Hold:
     def unconfirmed(self, sent_at: float, ttl: float, given_up_at: float | None = None, followed: bool = False) -> None:
         """An extend went out and its answer was lost: believe the earlier of the two ends. `followed`: see `Missing`."""
         self.unsure = True
-        if self._missing is None:
-            self._missing = MissingAnswers()
+        self._missing = self._missing or MissingAnswers()
         self._missing.add(ttl, sent_at if given_up_at is None else given_up_at, followed)
         if (end := deadline(sent_at, ttl, self._rate)) < self.deadline:
             self._ends(end, ttl)
-
-    # --- telling --------------------------------------------------------------------------------------------------------
 
     def vanished(self, now: float, taken: bool, left: bool = False) -> None:
         """The store says that the token holds nothing: somebody else has the name, or the entry is gone before its time.
@@ -301,9 +291,8 @@ class Hold:
 
     def unwatch(self, watcher: Watcher) -> None:
         """No more. Harmless when repeated."""
-        if self.watchers:
-            with suppress(ValueError):
-                self.watchers.remove(watcher)
+        with suppress(ValueError):
+            (self.watchers or []).remove(watcher)
 
     def notify(self, what: str) -> None:
         """Tell the watchers. They are ours and do not raise."""

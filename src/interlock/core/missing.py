@@ -1,4 +1,4 @@
-"""Extensions whose answers are missing: what may still become of them, and so how much of a later answer may be believed.
+"""Extensions on their way, and those whose answers are missing: how much of a later answer may be believed.
 
 An extend(2) without an answer may reach the store after an extend(60) that was confirmed, if they went down different
 connections. Then the store lets go after 2 seconds. So no more than 2 seconds are believed until that cannot happen any more:
@@ -13,6 +13,16 @@ from contextlib import suppress
 from typing import NamedTuple
 
 LATEST = 5.0  # seconds for which a request may still arrive, once it was given up: as long as transports reckon with it
+
+
+class Flight:
+    """An extend on its way: of which name, for how long it asks, and how much of that may be believed when it is granted."""
+
+    __slots__ = ("believed", "name", "ttl")
+
+    def __init__(self, name: str, ttl: float) -> None:
+        self.name = name
+        self.ttl = self.believed = ttl
 
 
 class Missing(NamedTuple):

@@ -95,6 +95,12 @@ def plan(hold: Hold, now: float, rate: float) -> tuple[Step, float]:
     return Step.WAIT, min(looks)
 
 
+def sendable(hold: Hold, now: float, rate: float) -> bool:
+    """Whether a renewal that was planned may still be sent: other threads, and time, went on since the plan."""
+    over = hold.over or hold.leaving or hold.in_flight or now >= hold.tell_at
+    return hold.kept and not over and not stopped(hold, now, rate)
+
+
 def stopped(hold: Hold, now: float, rate: float) -> str:
     """Why it is not renewed any more, or ""."""
     if hold.began + hold.policy.max_hold <= hold.deadline + drift(hold.ttl, rate) + DRIFT_FLOOR:

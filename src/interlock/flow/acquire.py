@@ -11,89 +11,88 @@ from typing import Any
 
 from ..core import backoff
 from ..core.claim import Claim, Refused
-from ..core.lease import FIXED, Hold, Policy
+from ..core.lease import Hold
 from ..errors import InterlockError
-from . import wait
 from .ask import ask, too_late
+from .attempt import Attempt
+from .context import Context
 from .hold import finish, give_back
-from .site import Site
+from .waiting import wait
 
 
-async def try_acquire(site: Site, name: str, ttl: float, policy: Policy = FIXED, note: str = "") -> Hold | None:
-    """One question. The hold, or None if somebody else has the lock. Raises Unavailable when the store does not answer."""
-    site.runtime.here()
+async def try_acquire(context: Context, attempt: Attempt) -> Hold | None:
+    """One question. The hold, or None if another client has the lock. Raises Unavailable when the store does not answer."""
+    context.runtime.check_loop()
     answer = None
     try:
-        with site.inside.visit(name, ttl):
-            if site.gate.closed:
-                raise site.closed()
-            claim = Claim(name, site.runtime.token(note), ttl + policy.delay)
-            answer = await ask(site, claim, policy, site.runtime.now())
+        with context.inside.visit(attempt.name, attempt.ttl):
+            if context.queue.closed:
+                raise context.closed()
+            claim = Claim(attempt.name, context.runtime.token(attempt.note), attempt.stored)
+            answer = await ask(context, claim, attempt.policy, context.runtime.now())
             if not isinstance(answer, Hold):
                 return None
             answer.waited = 0.0
-            return await _had(site, answer)
+            return await _had(context, answer)
     except (InterlockError, GeneratorExit):
         raise
     except BaseException as error:
-        await _return(site, answer, error)
+        await _return(context, answer, error)
         raise
 
 
-async def _had(site: Site, hold: Hold) -> Hold:
+async def _had(context: Context, hold: Hold) -> Hold:
     """It is ours, unless the client was closed meanwhile: then it is given back."""
-    site.gate.holds(hold)
-    if site.gate.closed:
-        error = site.closed()
-        await site.runtime.shield(lambda: give_back(site, hold, error))
+    context.queue.holds(hold)
+    if context.queue.closed:
+        error = context.closed()
+        await context.runtime.shield(lambda: give_back(context, hold, error))
         raise error
     return hold
 
 
-async def _return(site: Site, answer: Hold | Refused | None, error: BaseException) -> None:
+async def _return(context: Context, answer: Hold | Refused | None, error: BaseException) -> None:
     """A signal's handler has raised `error` with an answer in hand that the caller does not get."""
     if isinstance(answer, Hold):
-        await finish(site, answer, error)
+        await finish(context, answer, error)
 
 
-def acquire(
-    site: Site, name: str, ttl: float, timeout: float | None, policy: Policy = FIXED, note: str = "", fair: bool = False
-) -> Coroutine[Any, Any, Hold]:
+def acquire(context: Context, attempt: Attempt, timeout: float | None) -> Coroutine[Any, Any, Hold]:
     """Wait until the lock is ours, when awaited.
 
     Raises AcquireTimeout when `timeout` has passed, Unavailable at the first question that the store does not answer.
     """
-    if site.backend.capabilities.lines:
-        return wait.acquire(site, name, ttl, timeout, policy, note, fair)
-    return _poll(site, name, ttl, timeout, policy, note)
+    if context.backend.capabilities.lines:
+        return wait.acquire(context, attempt, timeout)
+    return _poll(context, attempt, timeout)
 
 
-async def _poll(site: Site, name: str, ttl: float, timeout: float | None, policy: Policy, note: str) -> Hold:
-    runtime = site.runtime
-    runtime.here()
+async def _poll(context: Context, attempt: Attempt, timeout: float | None) -> Hold:
+    runtime = context.runtime
+    runtime.check_loop()
     began = runtime.now()
     give_up = None if timeout is None else began + timeout
-    attempt = 0
+    tries = 0
     answer = None
     try:
-        with site.inside.visit(name, ttl):
-            while not site.gate.closed:
+        with context.inside.visit(attempt.name, attempt.ttl):
+            while not context.queue.closed:
                 # A fresh token each time: what a late clean-up of an earlier attempt takes back can never be this one's.
-                claim = Claim(name, runtime.token(note), ttl + policy.delay)
-                answer = await ask(site, claim, policy, runtime.now())
+                claim = Claim(attempt.name, runtime.token(attempt.note), attempt.stored)
+                answer = await ask(context, claim, attempt.policy, runtime.now())
                 now = runtime.now()
                 if isinstance(answer, Hold):
                     answer.waited = now - began
-                    return await _had(site, answer)
+                    return await _had(context, answer)
                 left = None if give_up is None else give_up - now
                 if left is not None and left <= 0:
-                    raise too_late(site, name, answer, now - began)
+                    raise too_late(context, attempt.name, answer, now - began)
                 # When time is up in the middle of the pause, one last question follows: the lock may be free by then.
-                await runtime.sleep(backoff.pause(attempt, runtime.jitter(), answer.retry_after, left))
-                attempt += 1
-            raise site.closed()
+                await runtime.sleep(backoff.pause(tries, runtime.jitter(), answer.retry_after, left))
+                tries += 1
+            raise context.closed()
     except (InterlockError, GeneratorExit):
         raise
     except BaseException as error:
-        await _return(site, answer, error)
+        await _return(context, answer, error)
         raise

@@ -18,77 +18,70 @@ from ..core.claim import Claim, Granted, Refused
 from ..core.lease import Hold, Policy, deadline
 from ..core.quorum import table
 from ..core.shown import shown
-from ..errors import AcquireTimeout, InterlockError, Unavailable, UsageError
-from .site import NOTHING_LEFT, Site, Undone, tell
+from ..errors import AcquireTimeout, Unavailable, UsageError
+from .context import Context
+from .notes import NOTHING_LEFT, tell
+from .undo import Undone, drop_or_tell, undo
 
 
-async def ask(site: Site, claim: Claim, policy: Policy, sent_at: float) -> Hold | Refused:
+async def ask(context: Context, claim: Claim, policy: Policy, sent_at: float) -> Hold | Refused:
     """One claim and, if its outcome stays unknown, its undoing. `sent_at` is now: before anything is sent, since the lease is
     counted from there."""
     answer = None
     try:
-        answer = await site.backend.claim(claim, site.within(claim.ttl))
+        answer = await context.backend.claim(claim, context.within(claim.ttl))
         if isinstance(answer, Refused):
             return answer
-        hold = believe(site, claim, answer, sent_at, policy)
+        hold = believe(context, claim, answer, sent_at, policy)
     except UsageError as error:  # an answer: nothing happened
-        if site.gate.closed:  # but then it may be that of the rest of a quorum, after a close that would not wait any longer
+        if (
+            context.queue.closed
+        ):  # but then it may be that of the rest of a quorum, after a close that would not wait any longer
             tell(
                 error, f"'{claim.name}' may stay locked for up to {claim.ttl:g} s: the client was closed while it was asked for"
             )
         raise
     except BaseException as error:
         try:
-            await _take_back(site, claim, error, answer is not None)
+            await _take_back(context, claim, error, answer is not None)
         except BaseException as again:
-            if site.runtime.struck(again):  # in the midst of that
-                await _take_back(site, claim, again, answer is not None)
+            if context.runtime.struck(again):  # in the midst of that
+                await _take_back(context, claim, again, answer is not None)
             raise
         raise
     if hold is None:
-        raise await _slow(site, claim, sent_at)
+        raise await _slow(context, claim, sent_at)
     return hold
 
 
-async def _take_back(site: Site, claim: Claim, error: BaseException, answered: bool) -> None:
+async def _take_back(context: Context, claim: Claim, error: BaseException, answered: bool) -> None:
     """See to it that nothing is left of a claim, because of `error`. Harmless when repeated."""
     if not answered:
-        undone = await site.undo(claim.name, claim.token, claim.ttl, error)
+        undone = await undo(context, claim.name, claim.token, claim.ttl, error)
         # Nothing of it is on its way, so it was not sent, or a signal's handler has raised before the answer came here.
-        answered = undone is Undone.NEVER_ASKED and site.runtime.struck(error)
+        answered = undone is Undone.NEVER_ASKED and context.runtime.struck(error)
     if answered:
-        await _return(site, claim, error)
+        await drop_or_tell(context, claim.name, claim.token, claim.ttl, error)
 
 
-async def _slow(site: Site, claim: Claim, sent_at: float) -> Unavailable:
+async def _slow(context: Context, claim: Claim, sent_at: float) -> Unavailable:
     """The error for a grant that came too late to be of any use, once it is given back."""
-    now = site.runtime.now()
+    now = context.runtime.now()
     error = Unavailable(
-        f"{site.backend.address} granted '{claim.name}' after {now - sent_at:.3f} s, too late for a ttl of {claim.ttl:g} s. "
+        f"{context.backend.address} granted '{claim.name}' after {now - sent_at:.3f} s, too late for a ttl of {claim.ttl:g} s. "
         "Use a longer ttl, or look at what is slow: the store, the network or this process",
-        backend=site.backend.address,
+        backend=context.backend.address,
         cause="slow",
     )
-    if await _return(site, claim, error):
+    if await drop_or_tell(context, claim.name, claim.token, claim.ttl, error):
         error.tell("It was given back")
     return error
 
 
-async def _return(site: Site, claim: Claim, error: BaseException) -> bool:
-    """Give back what was granted and is of no use, because of `error`. If that has no answer, what is left is said there."""
-    try:
-        await site.runtime.shield(lambda: site.backend.release(claim.name, claim.token, site.request_timeout))
-    except InterlockError:  # UsageError: the client was closed meanwhile
-        await site.undo(claim.name, claim.token, claim.ttl, error, held=True)
-        return False
-    return True
-
-
-def believe(site: Site, claim: Claim, granted: Granted, sent_at: float, policy: Policy) -> Hold | None:
-    """The hold that a grant gives, if the grant can still be believed. The store keeps the name closed for `policy.delay`
-    more, which is not the holder's."""
-    ttl, drift = granted.ttl - policy.delay if policy.delay else granted.ttl, site.drift
-    until, now = deadline(sent_at, ttl, drift), site.runtime.now()
+def believe(context: Context, claim: Claim, granted: Granted, sent_at: float, policy: Policy) -> Hold | None:
+    """The hold that a grant gives, if the grant can still be believed."""
+    ttl, drift = policy.believed(granted.ttl), context.drift
+    until, now = deadline(sent_at, ttl, drift), context.runtime.now()
     if now >= until:
         return None
     hold = Hold(claim.name, claim.token, ttl, granted.fence, until, drift, sent_at, policy)
@@ -96,16 +89,16 @@ def believe(site: Site, claim: Claim, granted: Granted, sent_at: float, policy: 
     return hold
 
 
-def too_late(site: Site, name: str, refused: Refused, waited: float) -> AcquireTimeout:
+def too_late(context: Context, name: str, refused: Refused, waited: float) -> AcquireTimeout:
     """The error for a wait that took too long."""
     holder = f"held by {shown(refused.owner)}" if refused.owner else "held by somebody else"
-    if refused.owner.partition(" (")[0] == site.runtime.owner():
+    if refused.owner.partition(" (")[0] == context.runtime.owner():
         holder += ", which is this process (locks are not re-entrant),"
     if refused.retry_after is None:
         end = "with no expiry (a foreign client wrote it so)"
     else:
         end = f"for at most another {refused.retry_after:.1f} s unless it is extended"
-    voted = f". The nodes say:\n{table(refused.votes)}" if refused.votes else f". The store is {site.backend.address}"
+    voted = f". The nodes say:\n{table(refused.votes)}" if refused.votes else f". The store is {context.backend.address}"
     return AcquireTimeout(
         f"'{name}' could not be had in {waited:.2f} s: {holder} {end}. {NOTHING_LEFT}; try later or wait longer "
         f"with timeout={voted}",

@@ -1,10 +1,10 @@
-"""Closing a client: nobody new, everybody out, then the connections.
+"""Closing a client: no new verb begins, all verbs end, then the connections are closed.
 
 Invariant: once `close` has returned, nothing of the client is in the store but what an error, a note on one or a warning names,
 with how long it stays. Interleavings and where each is handled:
 
-- amid an acquire, in line, at a hand-over         → whoever waits is woken and gives up (`Gate.close`); a grant that is on its
-  way is given back. Both are waited for, clean-up included (`Inside`)
+- amid an acquire, in line, at a hand-over         → each waiter is woken and gives up (`LocalQueue.close`); a grant that is on
+  its way is given back. Both are waited for, clean-up included (`Inside`)
 - amid a release, an extension, a stray's passing on → waited for
 - amid a renewal                                    → cut off: the lease stays held, and is named below
 - cancelled while it waits                          → it waits on, and raises the cancellation afterwards
@@ -23,34 +23,34 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from .keep import Keeper
+from .context import Context
 from .notes import log
-from .site import Site
+from .renewing.keeper import Keeper
 
 NAMED = 20  # leases that are named one by one when a client is closed; the rest is counted
 
 
-async def close(site: Site, keeper: Keeper) -> None:
-    """Have everybody who waits give up, wait for what is under way, and close the connections. Bounded."""
-    site.gate.close()
-    for subject in list(site.inside.busy):
+async def close(context: Context, keeper: Keeper) -> None:
+    """Have all waiters give up, wait for what is under way, and close the connections. Bounded."""
+    context.queue.close()
+    for subject in list(context.inside.busy):
         if (ring := getattr(subject, "ring", None)) is not None:
             ring()
-    if site.inside.beneath():
-        site.runtime.spawn(lambda: _close(site, keeper), lambda: None, "interlock-close")
+    if context.inside.beneath():
+        context.runtime.spawn(lambda: _close(context, keeper), lambda: None, "interlock-close")
     else:
-        await _close(site, keeper)
+        await _close(context, keeper)
 
 
-async def _close(site: Site, keeper: Keeper) -> None:
-    steps: list[Callable[[], Coroutine[Any, Any, None]]] = [keeper.close, lambda: _say(site), site.backend.close]
-    if site.runtime.colour == "blocking":
-        steps.insert(0, lambda: _hush(site))  # it listens until the store is closed, which wakes it
-        steps.append(site.hub.close)
+async def _close(context: Context, keeper: Keeper) -> None:
+    steps: list[Callable[[], Coroutine[Any, Any, None]]] = [keeper.close, lambda: _say(context), context.backend.close]
+    if context.runtime.colour == "blocking":
+        steps.insert(0, lambda: _stop_listening(context))  # it listens until the store is closed, which wakes it
+        steps.append(context.listener.close)
     else:
-        steps.insert(0, site.hub.close)
-    if site.inside.busy:
-        steps.insert(0, lambda: site.runtime.shield(lambda: _let_out(site)))
+        steps.insert(0, context.listener.close)
+    if context.inside.busy:
+        steps.insert(0, lambda: context.runtime.shield(lambda: _let_out(context)))
     failure: BaseException | None = None
     for step in steps:  # all of them: a cancellation must not leave connections open
         try:
@@ -61,33 +61,33 @@ async def _close(site: Site, keeper: Keeper) -> None:
         raise failure
 
 
-async def _let_out(site: Site) -> None:
-    """Wait until nobody is inside: for as long as a question and its undoing may take."""
-    await site.inside.wait(lambda: site.inside.busy, site.runtime.now() + 2 * site.request_timeout)
-    for subject in list(site.inside.busy):
+async def _let_out(context: Context) -> None:
+    """Wait until no verb is under way: for as long as a question and its undoing may take."""
+    await context.inside.wait(lambda: context.inside.busy, context.runtime.now() + 2 * context.request_timeout)
+    for subject in list(context.inside.busy):
         log(
             "warning",
             "the client for %s is closed, and a request about '%s' has no answer yet: it may stay locked for up to %g s",
-            site.backend.address,
+            context.backend.address,
             subject.name,
             subject.ttl,
             extra={"event": "closed_early", "lock": subject.name, "seconds": subject.ttl},
         )
 
 
-async def _hush(site: Site) -> None:
-    site.hub.hush()
+async def _stop_listening(context: Context) -> None:
+    context.listener.stop_soon()
 
 
-async def _say(site: Site) -> None:
+async def _say(context: Context) -> None:
     """Name what stays in the store."""
-    held = site.gate.held(site.runtime.now())
+    held = context.queue.held(context.runtime.now())
     for hold in held[:NAMED]:
-        seconds = hold.ttl + hold.policy.delay
+        seconds = hold.policy.stored(hold.ttl)
         log(
             "warning",
             "the client for %s is closed while it holds '%s': it is not renewed any more and ends by itself within %g s",
-            site.backend.address,
+            context.backend.address,
             hold.name,
             seconds,
             extra={"event": "closed_held", "lock": hold.name, "seconds": seconds},

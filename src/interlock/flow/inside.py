@@ -58,7 +58,7 @@ class Inside:
     def disown(self) -> None:
         """See `forks`: what is under way is under way in the parent."""
         self.busy: dict[Subject, Mark] = {}
-        self.bells: list[Bell] = []  # of those who wait until somebody has left
+        self.bells: list[Bell] = []  # of those who wait until a verb has ended
 
     @contextmanager
     def visit(self, name: str, ttl: float) -> Iterator[None]:
@@ -82,7 +82,7 @@ class Inside:
             bell.ring()
 
     async def wait(self, going_on: Callable[[], object], until: float) -> None:
-        """Wait while `going_on`, which is asked whenever somebody leaves; no longer than `until`."""
+        """Wait while `going_on`, which is asked whenever a verb ends; no longer than `until`."""
         bell = self._runtime.latch()
         self.bells.append(bell)
         try:
@@ -92,7 +92,7 @@ class Inside:
             self.bells.remove(bell)
 
     def beneath(self) -> bool:
-        """Whether whoever calls this has interrupted a verb of its own thread: it is a signal handler.
+        """Whether the caller has interrupted a verb of its own thread: it is a signal handler.
 
         What this thread has on record and is not at is forgotten: an exception struck while it left.
         """

@@ -1,4 +1,4 @@
-"""What a keeper notes: how it is doing, and what it has to say in the log.
+"""What must be said when something stays in the store: on the caller's error, or in the log.
 
 Rules of the file: nothing here raises. A user's log filter or handler may, and no lease may be lost for that.
 """
@@ -8,56 +8,26 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from ..core import renewal
-from ..core.lease import Hold
-from ..core.renewal import Keeping
+from ..errors import NotAcquired, Unavailable
+
+NOTHING_LEFT = "Nothing is left behind"
 
 
-class Notes:
-    """The figures of one keeper."""
+def tell_left(error: BaseException, name: str, ttl: float, failure: BaseException) -> None:
+    """Say on `error` that something stays in the store, because of a clean-up that ended with `failure`."""
+    said = f"'{name}' may stay locked for up to {ttl:g} s"
+    if not any(said in text for text in (str(error), *getattr(error, "__notes__", ()))):
+        tell(error, f"{said}: the clean-up failed ({failure})")
 
-    def __init__(self) -> None:
-        self.requests = self.failures = 0
-        self._renewals = self._losses = 0
-        self._lateness, self._slack = 0.0, 1.0
 
-    def keeping(self, leases: int) -> Keeping:
-        """All of them."""
-        return Keeping(leases, self._renewals, self.requests, self.failures, self._losses, self._lateness, self._slack)
-
-    def confirmed(self, slack: float) -> None:
-        """A renewal, when this share of the ttl was left."""
-        self._renewals += 1
-        self._slack = min(self._slack, slack)
-
-    def lost(self, hold: Hold, now: float) -> None:
-        """A loss."""
-        self._losses += 1
-        if hold.gone == "paused":
-            self.looked_at(hold, now)
-        log(
-            "warning",
-            "the lease on '%s' (fence %d) is lost: %s",
-            hold.name,
-            hold.fence,
-            hold.gone,
-            extra={"event": "lost", "lock": hold.name, "fence": hold.fence, "reason": hold.gone},
-        )
-
-    def looked_at(self, hold: Hold, now: float) -> None:
-        """It was due, and the keeper has come to it."""
-        late = now - renewal.due(hold)
-        if late > self._lateness:
-            self._lateness = late
-            if late > hold.ttl / 6:
-                log(
-                    "warning",
-                    "renewal of '%s' runs %.2f s late: this process is starved (a blocked event loop, a long C call, an "
-                    "overloaded machine)",
-                    hold.name,
-                    late,
-                    extra={"event": "starved", "lock": hold.name, "seconds": late},
-                )
+def tell(error: BaseException, text: str) -> None:
+    """Say on `error` what its caller should know of."""
+    if isinstance(error, NotAcquired):
+        error.args = (str(error.args[0]).replace(f"{NOTHING_LEFT}; try", "Try"),)
+    if isinstance(error, Unavailable):
+        error.tell(text)
+    else:
+        error.add_note(f"interlock: {text}")
 
 
 def left_behind(name: str, ttl: float, failure: BaseException) -> None:

@@ -72,8 +72,8 @@ class AsyncioRuntime(World):
         """See `Runtime.struck`."""
         return not isinstance(error, asyncio.CancelledError) and super().struck(error)
 
-    def here(self) -> None:
-        """See `Runtime.here`."""
+    def check_loop(self) -> None:
+        """See `Runtime.check_loop`."""
         self._check_parent()
         loop = asyncio.get_running_loop()
         if self._loop is None:

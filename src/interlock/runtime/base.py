@@ -126,10 +126,10 @@ class Runtime(Protocol):
         """Whether it may have been raised between any two instructions, by a signal's handler, say: neither an error of ours
         nor a cancellation, which arrives where something is awaited."""
 
-    def here(self) -> None:
+    def check_loop(self) -> None:
         """Raise UsageError if this is another event loop than the one before."""
 
-    def after_you(self) -> None:
+    def yield_thread(self) -> None:
         """Somebody was woken, and should run before we go on, if that is not so by itself."""
 
 
@@ -191,11 +191,11 @@ class World:
         """See `Runtime.struck`."""
         return not isinstance(error, InterlockError)
 
-    def here(self) -> None:
-        """See `Runtime.here`."""
+    def check_loop(self) -> None:
+        """See `Runtime.check_loop`."""
 
-    def after_you(self) -> None:
-        """See `Runtime.after_you`."""
+    def yield_thread(self) -> None:
+        """See `Runtime.yield_thread`."""
 
     now = staticmethod(now)
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from ..errors import InterlockError
 from . import forks
+from .at_exit import stop_at_exit
 from .base import Bored, Ended, Made, World, attempt, now
-from .ending import stop_at_exit
 from .stepping import Abandoned, Parked, Wait, Waits, run, wait, wait_any
 
 __all__ = ["Abandoned", "BlockingRuntime", "Wait", "run", "wait"]
@@ -31,8 +31,8 @@ class BlockingRuntime(World):
         """See `Runtime.sleep`."""
         await Wait(None, now() + seconds)
 
-    def after_you(self) -> None:
-        """See `Runtime.after_you`. It waits for the interpreter, which we would keep for up to five milliseconds."""
+    def yield_thread(self) -> None:
+        """See `Runtime.yield_thread`. It waits for the interpreter, which we would keep for up to five milliseconds."""
         time.sleep(0)
 
     async def shield(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:

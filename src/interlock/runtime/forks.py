@@ -22,7 +22,7 @@ from threading import RLock
 from typing import Protocol
 
 from .base import attempt, now
-from .crowd import Crowd
+from .registry import WeakRegistry
 
 PATIENCE = 2.0  # seconds that a fork may be kept waiting, for all guarded things together
 
@@ -59,9 +59,9 @@ class Socket(Protocol):
 
 generation = 0  # how many forks lie between the first process and this one
 
-_watched: Crowd[Forgetful] = Crowd()
-_guarded: Crowd[Guarded] = Crowd()
-_sockets: Crowd[Socket] = Crowd()
+_watched: WeakRegistry[Forgetful] = WeakRegistry()
+_guarded: WeakRegistry[Guarded] = WeakRegistry()
+_sockets: WeakRegistry[Socket] = WeakRegistry()
 _suspended: list[Guarded] = []
 _forking = RLock()  # a signal handler may fork while its thread is about to
 _forks = 0  # that are under way

@@ -33,7 +33,7 @@ from .vote import Voting
 class QuorumBackend:
     """See `port.Backend`, and `port.Line` if all members keep a line. Make it with `open_quorum`."""
 
-    rely = RELY  # seconds, see `flow.gate`: a question costs every node several commands
+    rely = RELY  # seconds, see `flow.waiting.queue`: a question costs every node several commands
 
     def __init__(self, members: Sequence[Member], runtime: Runtime) -> None:
         self.address = f"quorum of {len(members)} ({', '.join(member.address for member in members)})"

@@ -29,7 +29,7 @@ from .ticket import OVER, UNDER_WAY, WAITS, State, Ticket
 
 HINT = 0.01  # seconds in which the other nodes are expected to announce what one of them did; as much again is jitter
 LATE = 2.0  # for how long announcements to a token that has left are expected: what left with it passes them on
-RELY = 6.0  # seconds for which one in line relies on what it was told, at most: see `flow.gate`
+RELY = 6.0  # seconds for which one in line relies on what it was told, at most: see `flow.waiting.queue`
 
 
 class Tickets:

@@ -21,8 +21,8 @@ from math import inf
 
 from ...errors import InterlockError, Unavailable, UsageError
 from ...runtime import forks
+from ...runtime.at_exit import rest_at_exit
 from ...runtime.base import by_a_handler, now
-from ...runtime.ending import rest_at_exit
 from ..unanswered import Unanswered, Undo
 from .connect import Recipe
 from .connecting import CROWD, Connector

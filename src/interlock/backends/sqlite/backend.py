@@ -18,8 +18,8 @@ from ...core.quorum import Roll
 from ...core.waits import Wait
 from ...errors import Unavailable, UsageError
 from ...runtime import forks
+from ...runtime.at_exit import rest_at_exit
 from ...runtime.base import by_a_handler, now
-from ...runtime.ending import rest_at_exit
 from ..in_line import InLine
 from ..port import Capabilities, Standing
 from ..unanswered import Unanswered

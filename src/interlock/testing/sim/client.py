@@ -14,9 +14,11 @@ from ...core.lease import Hold, Policy, margin
 from ...errors import AcquireTimeout, InterlockError
 from ...flow import acquire as acquiring
 from ...flow import hold as holding
+from ...flow.attempt import Attempt
 from ...flow.closing import close
-from ...flow.keep import Keeper
-from ...flow.site import Site
+from ...flow.context import Context
+from ...flow.extend import extend
+from ...flow.renewing.keeper import Keeper
 from .kernel import Aim, Future, Process, Struck
 from .member import SimMember
 from .runtime import SimRuntime
@@ -40,7 +42,7 @@ class Client:
         self.faces = [self.face]
 
     @property
-    def site(self) -> Site:
+    def site(self) -> Context:
         """That of the client as it is now."""
         return self.face.site
 
@@ -72,7 +74,7 @@ class Face:
         members = [SimMember(link, runtime, number) for link in client.links]
         backend = members[0] if len(members) == 1 else open_quorum(members, runtime)
         plan, backend = world.plan, _dawdling(backend, runtime, world.kernel.random)
-        self.site = Site.of(backend, runtime, plan.request_timeout, plan.drift)
+        self.site = Context.of(backend, runtime, plan.request_timeout, plan.drift)
         self.keeper = Keeper(self.site)
 
     async def close(self) -> None:
@@ -141,8 +143,7 @@ class Actor:
 
     async def _take_turn(self, lease: str, final: bool) -> None:
         plan, random, site = self.world.plan, self._random, self._face.site
-        name = "stock"
-        renew = random.random() < 0.5
+        name, renew = "stock", random.random() < 0.5
         policy = Policy(
             renew,
             max_hold=plan.ttl * 1.5 if renew and random.random() < 0.1 else inf,
@@ -151,17 +152,18 @@ class Actor:
         watched = renew or random.random() < 0.5
         timeout = random.choice((0.0, plan.ttl * 0.3, plan.ttl * 1.5, None))
         once, fair = random.random() < 0.25, random.random() < 0.2
-        for attempt in range(PATIENCE if final else 1):
+        attempt = Attempt(name, plan.ttl, policy, fair=fair)
+        for number in range(PATIENCE if final else 1):
             self.world.record(self.name, "ask", name=name, lease=lease)
             try:
                 if final:
-                    hold: Hold | None = await acquiring.acquire(site, name, plan.ttl, 30 * plan.ttl + 30, policy, fair=fair)
+                    hold: Hold | None = await acquiring.acquire(site, attempt, 30 * plan.ttl + 30)
                 elif once:
                     hold = await self._try(lease, name, policy, TRIES if random.random() < 0.6 else 1)
                 else:
-                    hold = await acquiring.acquire(site, name, plan.ttl, timeout, policy, fair=fair)
+                    hold = await acquiring.acquire(site, attempt, timeout)
             except InterlockError as error:
-                stuck = final and (attempt == PATIENCE - 1 or isinstance(error, AcquireTimeout))
+                stuck = final and (number == PATIENCE - 1 or isinstance(error, AcquireTimeout))
                 why = f"{type(error).__name__} {getattr(error, 'cause', '')}".rstrip()
                 self.world.record(self.name, "not", name=name, lease=lease, note=why, value=int(stuck))
                 if stuck or not final:
@@ -183,7 +185,7 @@ class Actor:
             if number:
                 await self._runtime.sleep(self.world.plan.ttl * self._random.uniform(0.005, 0.05))
                 self.world.record(self.name, "ask", name=name, lease=lease)
-            hold = await acquiring.try_acquire(self._face.site, name, self.world.plan.ttl, policy)
+            hold = await acquiring.try_acquire(self._face.site, Attempt(name, self.world.plan.ttl, policy))
             if hold is not None:
                 break
         return hold
@@ -293,6 +295,6 @@ class Actor:
             self._moved(lease, hold)
 
         try:
-            await holding.extend(self._face.site, hold, ttl, moved)
+            await extend(self._face.site, hold, ttl, moved)
         finally:
             moved()

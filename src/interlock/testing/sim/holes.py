@@ -18,8 +18,8 @@ from ...backends.unanswered import Unanswered
 from ...core.lease import Hold
 from ...core.quorum import Quarantine, Roll
 from ...core.waits import Wait
-from ...flow import wait
-from ...flow.site import Site
+from ...flow.context import Context
+from ...flow.waiting import wait
 from .node import Node
 
 Patch = tuple[object, str, Any]
@@ -69,12 +69,12 @@ def _old_wait() -> list[Patch]:
 def _token_used_again() -> list[Patch]:
     ask = wait._ask
 
-    async def again(site: Site, me: Any, waits: bool, answer: Any) -> Hold | None:
+    async def again(site: Context, me: Any, waits: bool, answer: Any) -> tuple[Hold | None, bool]:
         before = me.token
-        hold = await ask(site, me, waits, answer)
+        hold, told = await ask(site, me, waits, answer)
         if hold is None and not me.in_line:
             me.token = before
-        return hold
+        return hold, told
 
     return [(wait, "_ask", again)]
 

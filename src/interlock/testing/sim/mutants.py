@@ -24,11 +24,14 @@ from ...core.lease import Hold
 from ...core.quorum import Roll
 from ...core.renewal import Step
 from ...errors import Unavailable
-from ...flow import ask, closing, hub
+from ...flow import ask, closing
 from ...flow import hold as holding
-from ...flow.gate import Door, Gate
-from ...flow.keep import Keeper
-from ...flow.site import Site, Undone
+from ...flow.context import Context
+from ...flow.renewing.keeper import Keeper
+from ...flow.undo import Undone
+from ...flow.waiting import listener
+from ...flow.waiting.name_queue import NameQueue
+from ...flow.waiting.queue import LocalQueue
 from .dating import by_the_nodes_clock
 from .holes import BY_HAND, Patch
 from .kernel import Process
@@ -70,7 +73,7 @@ def _half_quorum() -> list[Patch]:
 def _validity_from_reply() -> list[Patch]:
     believe = ask.believe
 
-    def late(site: Site, claim: Any, granted: Any, sent_at: float, policy: Any) -> Any:
+    def late(site: Context, claim: Any, granted: Any, sent_at: float, policy: Any) -> Any:
         return believe(site, claim, granted, site.runtime.now(), policy)
 
     return [(ask, "believe", late)]
@@ -149,7 +152,7 @@ def _renew_after_deadline() -> list[Patch]:
     def lost(self: Hold, now: float) -> bool:
         return not self.released and (bool(self.gone) or now >= self.deadline)
 
-    return [(renewal, "plan", late), (Hold, "lost", lost)]
+    return [(renewal, "plan", late), (renewal, "sendable", lambda hold, now, rate: not hold.in_flight), (Hold, "lost", lost)]
 
 
 def _write_only_fence() -> list[Patch]:
@@ -190,22 +193,22 @@ def _any_wait() -> list[Patch]:
 
 
 def _no_undo() -> list[Patch]:
-    async def undo(self: Site, name: str, token: str, ttl: float, error: BaseException, **more: Any) -> Undone:
+    async def forget(site: Context, name: str, token: str, ttl: float, error: BaseException, **more: Any) -> Undone:
         return Undone.NEVER_ASKED
 
-    return [(Site, "undo", undo)]
+    return [(ask, "undo", forget), (holding, "undo", forget)]
 
 
 def _old_announcement() -> list[Patch]:
-    def believed(self: hub.Hub, waiter: Any, announced: Any) -> Hold:
+    def believed(self: listener.Listener, waiter: Any, announced: Any) -> Hold:
         now = self._runtime.now()
-        ttl = announced.ttl - waiter.policy.delay
+        ttl = waiter.attempt.policy.believed(announced.ttl)
         until = lease.deadline(now, ttl, self._drift)
-        hold = Hold(announced.name, announced.token, ttl, announced.fence, until, self._drift, now, waiter.policy)
+        hold = Hold(announced.name, announced.token, ttl, announced.fence, until, self._drift, now, waiter.attempt.policy)
         hold.wanted = waiter.ttl
         return hold
 
-    return [(hub.Hub, "_believed", believed)]
+    return [(listener.Listener, "_believed", believed)]
 
 
 def _late_telling() -> list[Patch]:
@@ -223,7 +226,7 @@ def _boasting() -> list[Patch]:
 
 
 def _announcement_passed_on() -> list[Patch]:
-    return [(Gate, "has", lambda self, name, token: False)]
+    return [(LocalQueue, "has", lambda self, name, token: False)]
 
 
 def _shortened_late() -> list[Patch]:
@@ -231,18 +234,20 @@ def _shortened_late() -> list[Patch]:
 
 
 def _sleeps_for_ever() -> list[Patch]:
-    look_at = Gate._look_at
+    look_at = NameQueue.look_at
 
-    def unwatched(self: Gate, waiter: Any, now: float) -> float | None:
+    def unwatched(self: NameQueue, waiter: Any, now: float) -> float | None:
         moment = look_at(self, waiter, now)
-        return inf if moment is not None and self._doors[waiter.name].holder is not None else moment
+        return inf if moment is not None and self.holder is not None else moment
 
-    return [(Gate, "_look_at", unwatched), (Door, "told", lambda self, what: None)]
+    return [(NameQueue, "look_at", unwatched), (NameQueue, "told", lambda self, what: None)]
 
 
 def _closed_early() -> list[Patch]:
-    async def let_out(site: Site) -> None:
-        while any(door.waiters for door in site.gate._doors.values()):  # who has left the line here may still be cleaning up
+    async def let_out(site: Context) -> None:
+        while any(
+            queue.waiters for queue in site.queue._queues.values()
+        ):  # who has left the line here may still be cleaning up
             await site.runtime.sleep(0.0001)
 
     return [(closing, "_let_out", let_out)]
@@ -253,7 +258,7 @@ def _answer_lost_on_its_way_up() -> list[Patch]:
 
 
 def _release_not_sent() -> list[Patch]:
-    async def finish(site: Site, hold: Hold, error: BaseException) -> None:
+    async def finish(site: Context, hold: Hold, error: BaseException) -> None:
         if not isinstance(error, Exception):
             await done(site, hold, error)
 

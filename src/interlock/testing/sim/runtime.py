@@ -83,11 +83,11 @@ class SimRuntime:
         if task is not None and task.aim is not None:
             task.aim.place()
 
-    def here(self) -> None:
-        """See `Runtime.here`."""
+    def check_loop(self) -> None:
+        """See `Runtime.check_loop`."""
 
-    def after_you(self) -> None:
-        """See `Runtime.after_you`. Whoever was woken has its turn anyhow."""
+    def yield_thread(self) -> None:
+        """See `Runtime.yield_thread`. Whoever was woken has its turn anyhow."""
 
     async def readable(self, fd: int, until: float) -> bool:
         """See `Runtime.readable`. There are no descriptors here."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from .base import attempt, now
-from .crowd import Crowd
+from .registry import WeakRegistry
 
 AT_EXIT, AT_REST = 0.5, 0.2  # seconds for which threads that were asked to end are waited for, and what somebody is using
 
@@ -35,8 +35,8 @@ class Restful(Protocol):
         """Close what nobody is using. The interpreter ends, and the threads of ours have ended, unless they hang."""
 
 
-_working: Crowd[Working] = Crowd()
-_restful: Crowd[Restful] = Crowd()
+_working: WeakRegistry[Working] = WeakRegistry()
+_restful: WeakRegistry[Restful] = WeakRegistry()
 
 
 def stop_at_exit(thread: Working) -> None:

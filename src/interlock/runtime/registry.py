@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 T = TypeVar("T")
 
 
-class Crowd(Generic[T]):
+class WeakRegistry(Generic[T]):
     """Others may come and go, in other threads, while some are told. (A WeakSet that is walked then raises RuntimeError.)"""
 
     def __init__(self) -> None:

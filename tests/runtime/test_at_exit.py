@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from interlock.runtime import ending
-from interlock.runtime.crowd import Crowd
+from interlock.runtime import at_exit
+from interlock.runtime.registry import WeakRegistry
 
 
 class Work:
@@ -33,24 +33,24 @@ class Thing:
         self.said, self.fails = said, fails
 
     def rest(self, within: float) -> None:
-        assert 0.0 <= within <= ending.AT_REST
+        assert 0.0 <= within <= at_exit.AT_REST
         self.said.append("rest")
         if self.fails:
             raise OSError("intended")
 
 
 def test_threads_end_together_before_anything_is_put_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ending, "_working", Crowd())
-    monkeypatch.setattr(ending, "_restful", Crowd())
-    monkeypatch.setattr(ending, "AT_EXIT", 0.2)
+    monkeypatch.setattr(at_exit, "_working", WeakRegistry())
+    monkeypatch.setattr(at_exit, "_restful", WeakRegistry())
+    monkeypatch.setattr(at_exit, "AT_EXIT", 0.2)
     said: list[str] = []
     things = [Thing(said, True), Thing(said, False)]
     for thing in things:
-        ending.rest_at_exit(thing)
+        at_exit.rest_at_exit(thing)
     first, second, third = Work(said, "a", 0.05), Work(said, "b", 9.0), Work(said, "c", 9.0)
     for work in (first, second, third):
-        ending.stop_at_exit(work)
-    ending._end()
+        at_exit.stop_at_exit(work)
+    at_exit._end()
     assert said == ["stop a", "stop b", "stop c", "join a", "join b", "join c", "rest", "rest"]
     assert second.patience <= 0.15, "what the first took is gone"
     assert third.patience == 0.0, "they are waited for together"

@@ -14,11 +14,11 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple
 
-from ..core import renewal
-from ..core.lease import Hold
-from ..core.renewal import Step
+from ...core import renewal
+from ...core.lease import Hold
+from ...core.renewal import Step
 
-CROWD = 1024  # newcomers that may gather before somebody should take them in: most are released by then
+CROWD = 1024  # newcomers that may gather before the keeper should take them in: most are released by then
 
 
 class Seen(NamedTuple):
@@ -29,7 +29,7 @@ class Seen(NamedTuple):
     lost: list[Hold]  # to be told so
 
 
-class Roster:
+class Schedule:
     """The leases of a keeper."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Roster:
     def add(self, hold: Hold) -> bool:
         """Put it on, or have it looked at anew. Whether it is time to take newcomers in."""
         self.incoming.append(hold)
-        return len(self.incoming) % CROWD == 0  # said once for each, not by everybody who comes until it is done
+        return len(self.incoming) % CROWD == 0  # said once for each, not by each that comes until it is done
 
     def put(self, hold: Hold, at: float) -> None:
         """Have it looked at then."""
@@ -57,7 +57,7 @@ class Roster:
             self._alive = len(self._queue)
 
     def next_look(self) -> float:
-        """When somebody should look next."""
+        """When the keeper should look next."""
         return self._queue[0][0] if self._queue else inf
 
     def look(self, now: float, drift: float, renewing: bool) -> Seen:
@@ -102,5 +102,5 @@ class Roster:
 
 
 def _done(hold: Hold) -> bool:
-    """Nothing is to be done about it any more. One whose loss somebody has seen, and nobody was told of, is not done."""
+    """Nothing is to be done about it any more. One whose loss was seen, and not told yet, is not done."""
     return hold.released or hold.told or hold.dropped

@@ -13,14 +13,14 @@ from weakref import WeakSet
 import pytest
 
 from interlock.runtime import forks
-from interlock.runtime.crowd import Crowd
+from interlock.runtime.registry import WeakRegistry
 
 
 class One:
     """Somebody."""
 
 
-def walked(crowd: Crowd[One] | WeakSet[One]) -> set[int]:
+def walked(crowd: WeakRegistry[One] | WeakSet[One]) -> set[int]:
     """Whom a walk finds while others come, between any two steps of the interpreter, as other threads may."""
     came: list[One] = []
 
@@ -34,7 +34,7 @@ def walked(crowd: Crowd[One] | WeakSet[One]) -> set[int]:
     traced = sys.gettrace()
     sys.settrace(come)
     try:
-        return {id(one) for one in (crowd.present() if isinstance(crowd, Crowd) else list(crowd))}
+        return {id(one) for one in (crowd.present() if isinstance(crowd, WeakRegistry) else list(crowd))}
     finally:
         sys.settrace(traced)
         assert came
@@ -45,14 +45,14 @@ def test_a_crowd_may_change_while_it_is_walked() -> None:
     simple: WeakSet[One] = WeakSet(stay)
     with pytest.raises(RuntimeError):
         walked(simple)  # else this test shows nothing
-    crowd: Crowd[One] = Crowd()
+    crowd: WeakRegistry[One] = WeakRegistry()
     for one in stay:
         crowd.add(one)
     assert {id(one) for one in stay} <= walked(crowd)
 
 
 def test_nobody_lives_for_being_in_a_crowd() -> None:
-    crowd: Crowd[One] = Crowd()
+    crowd: WeakRegistry[One] = WeakRegistry()
     one, other = One(), One()
     for somebody in (one, other, one):
         crowd.add(somebody)
@@ -64,7 +64,7 @@ def test_nobody_lives_for_being_in_a_crowd() -> None:
 
 def test_whoever_comes_during_a_fork_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it could open a file in between, which the child would inherit."""
-    crowd: Crowd[forks.Guarded] = Crowd()
+    crowd: WeakRegistry[forks.Guarded] = WeakRegistry()
     monkeypatch.setattr(forks, "_guarded", crowd)
 
     class Thing:

@@ -1,4 +1,4 @@
-"""The hub: listens to the inbox of a client on behalf of all its waiters. A thread or a task, while anybody waits.
+"""The listener: listens to the inbox of a client on behalf of all its waiters. A thread or a task, while there are waiters.
 
 Invariants
 - Whoever has asked to be listened for (`listen`) is, for as long as a request may take and LINGER more, and then for as long as
@@ -14,18 +14,21 @@ from __future__ import annotations
 from math import inf
 from typing import cast
 
-from ..backends.port import Backend, Line
-from ..core.claim import Announced
-from ..core.lease import Hold, deadline
-from ..errors import InterlockError, Unavailable, UsageError
-from ..runtime import forks
-from ..runtime.base import Bell, Runtime, Spawned, shortage
-from .gate import Gate, Waiter
-from .inside import Inside
-from .notes import left_behind
+from ...backends.port import Backend, Line
+from ...core.claim import Announced
+from ...core.clock import StoreClock
+from ...core.lease import Hold, deadline
+from ...errors import InterlockError, Unavailable, UsageError
+from ...runtime import forks
+from ...runtime.base import Bell, Runtime, Spawned, shortage
+from ..inside import Inside
+from ..notes import left_behind
+from ..undo import drop
+from .queue import LocalQueue
+from .waiter import Waiter
 
-LINGER = 5.0  # seconds for which an inbox that nobody waits for is still listened to
-TICK = 0.5  # how often it looks whether anybody still waits
+LINGER = 5.0  # seconds for which an inbox without waiters is still listened to
+TICK = 0.5  # how often it looks whether there are waiters still
 PAUSE = 0.01  # how often one that has to wait for another of an earlier era looks whether that has ended
 REOPEN = 0.1  # pause before an inbox that cannot be opened is tried again
 GUESS = 1.0  # seconds for which the wall clock, which may be set, is not looked at again
@@ -42,20 +45,19 @@ class Opening:
         self.error: Unavailable | None = None
 
 
-class Hub:
+class Listener:
     """The listener of one client."""
 
     def __init__(
-        self, backend: Backend, runtime: Runtime, request_timeout: float, drift: float, gate: Gate, inside: Inside
+        self, backend: Backend, runtime: Runtime, request_timeout: float, drift: float, queue: LocalQueue, inside: Inside
     ) -> None:
-        self._offset: float | None = None  # the store's clock minus ours, as far as we know: only orders the line
-        self._guess = 0.0  # the same, as far as this machine knows, and when it was asked
-        self._guessed_at = -inf
+        self._clock = StoreClock()
+        self._guessed_at = -inf  # when the wall clock was last looked at, as long as the store has not told its time
         self._line = cast(Line, backend)
         self._runtime = runtime
         self._request_timeout = request_timeout
         self._drift = drift
-        self._gate = gate
+        self._queue = queue
         self._inside = inside
         self._start_afresh()
         forks.watch(self)
@@ -66,9 +68,9 @@ class Hub:
         self._spawned: Spawned | None = None
         self._era = getattr(self, "_era", 0) + 1  # of two that run after all, the one of an earlier era ends
         self._hearing: int | None = None  # the era of the one that hears: two at once would disturb each other
-        self._wanted_at = -inf  # when somebody last asked to be listened for
+        self._wanted_at = -inf  # when a waiter last asked to be listened for
         self._closed = False
-        self.felled = False  # it was cancelled, and nobody has started it since: perhaps the loop is about to end
+        self.cancelled = False  # it was cancelled, and not started since: perhaps the loop is about to end
 
     def disown(self) -> None:
         """See `forks`: the parent listens to its inbox, not we."""
@@ -77,7 +79,7 @@ class Hub:
     async def listen(self) -> str:
         """The inbox, open and listened to. Raises Unavailable."""
         inbox = self._inbox or await self._opened()
-        with self._gate.guard:
+        with self._queue.guard:
             self._wanted_at = self._runtime.now()
             if self._spawned is None and not self._closed:
                 self._spawn()
@@ -87,7 +89,7 @@ class Hub:
         while not (inbox := self._inbox):
             mine = Opening()
             try:
-                with self._gate.guard:
+                with self._queue.guard:
                     opening = self._opening
                     if opening is None:
                         opening = self._opening = mine
@@ -95,7 +97,7 @@ class Hub:
                         opening.waiting.append(bell := self._runtime.latch())
                 if opening is mine:
                     return await self._open(mine)
-            except BaseException:  # a signal may strike before it has begun, and nobody would open it any more
+            except BaseException:  # a signal may strike before it has begun, and it would never be opened
                 self._no_longer(mine)
                 raise
             await bell.wait(self._runtime.now() + self._request_timeout)
@@ -116,37 +118,37 @@ class Hub:
                 bell.ring()
 
     def _no_longer(self, opening: Opening) -> None:
-        with self._gate.guard:
+        with self._queue.guard:
             if self._opening is opening:
                 self._opening = None
 
     def _spawn(self) -> None:
         self._era += 1
-        era, self.felled = self._era, False
+        era, self.cancelled = self._era, False
         try:
-            self._spawned = self._runtime.spawn(lambda: self._run(era), self._halt, "interlock-hub", lambda: self._ended(era))
+            self._spawned = self._runtime.spawn(
+                lambda: self._run(era), self._halt, "interlock-listener", lambda: self._ended(era)
+            )
         except BaseException as error:  # no thread to be had; or Ctrl-C, and it runs although it looks as if it did not
             self._era += 1
-            if ours := shortage(error, self._line.address):  # whoever waits asks again and again then; a release is plain
+            if ours := shortage(error, self._line.address):  # waiters ask again and again then; a release is plain
                 raise ours from error
             raise
 
-    def offset(self) -> float:
-        """What to add to a moment of our clock to have it on the store's, as near as we can tell."""
-        if self._offset is not None:
-            return self._offset
-        if self._line.capabilities.hosts and (now := self._runtime.now()) - self._guessed_at > GUESS:
-            self._guess, self._guessed_at = self._runtime.wall_ahead(), now
-        return self._guess
+    def clock(self) -> StoreClock:
+        """The store's clock, as near as we can tell: it orders the line."""
+        clock = self._clock
+        if not clock.known and self._line.capabilities.hosts and (now := self._runtime.now()) - self._guessed_at > GUESS:
+            clock.guess(self._runtime.wall_ahead())
+            self._guessed_at = now
+        return clock
 
     def set_clock(self, sent_at: float, at: float) -> None:
-        """The store's clock read `at` at some moment between `sent_at` and now. What we know is changed no more than need be:
-        between clients it is the difference that counts."""
+        """The store's clock read `at` at some moment between `sent_at` and now. 0: it did not say."""
         if at:
-            latest, earliest = at - sent_at, at - self._runtime.now()
-            self._offset = min(max(self.offset(), earliest), latest)
+            self.clock().heard(sent_at, at, self._runtime.now())
 
-    def hush(self) -> None:
+    def stop_soon(self) -> None:
         """Listen no longer than to what wakes it next. (To close the store does, which spares a thread half a second.)"""
         self._closed = True
 
@@ -155,7 +157,7 @@ class Hub:
 
     async def close(self) -> None:
         """Stop listening."""
-        with self._gate.guard:
+        with self._queue.guard:
             self._closed = True
             spawned = self._spawned  # known until it has ended, as in `Keeper.close`
         if spawned is not None:
@@ -165,23 +167,23 @@ class Hub:
     async def _run(self, era: int) -> None:
         try:
             await self._listen(era)
-        except BaseException:  # somebody cancels every task of the loop
+        except BaseException:  # the program cancels every task of the loop
             self._ended(era)
             raise
 
     def _ended(self, era: int) -> None:
-        """The next who waits starts it again. Guarded: whoever starts it may not have noted yet that it did."""
-        with self._gate.guard:
+        """The next who waits starts it again. Guarded: the one that starts it may not have noted yet that it did."""
+        with self._queue.guard:
             if self._hearing == era:  # a signal's handler has raised there
                 self._hearing = None
             if era == self._era:
-                self._spawned, self.felled = None, True
-                self._gate.alarm()
+                self._spawned, self.cancelled = None, True
+                self._queue.alarm()
 
     async def _listen(self, era: int) -> None:
         now = self._runtime.now
         while not self._closed and era == self._era:
-            with self._gate.guard:
+            with self._queue.guard:
                 mine = self._hearing is None
                 if mine:
                     self._hearing = era
@@ -200,15 +202,15 @@ class Hub:
             except Unavailable:
                 if not self._closed:
                     await self._reopen()
-            except UsageError:  # the client was closed; if not, whoever waits next starts it again
-                with self._gate.guard:
+            except UsageError:  # the client was closed; if not, the next waiter starts it again
+                with self._queue.guard:
                     if era == self._era:
                         self._spawned = None
                 return
 
     def _may_end(self, now: float) -> bool:
-        with self._gate.guard:
-            if self._gate.in_line:
+        with self._queue.guard:
+            if self._queue.in_line:
                 self._wanted_at = now
             if now - self._wanted_at <= LINGER + self._request_timeout:
                 return False
@@ -216,40 +218,40 @@ class Hub:
             return True
 
     async def _reopen(self) -> None:
-        """The inbox broke: what was announced may be lost. Open it again, and have everybody ask."""
+        """The inbox broke: what was announced may be lost. Open it again, and have all waiters ask."""
         self._inbox = ""
         try:
             await self._opened()
         except InterlockError:  # the client was closed, or their own questions will tell them what is the matter
-            self._gate.alarm()
+            self._queue.alarm()
             await self._runtime.sleep(REOPEN)
         else:
-            self._gate.alarm()
+            self._queue.alarm()
 
     async def _told(self, announced: Announced) -> None:
-        with self._gate.guard:  # in one step: the waiter might put a question meanwhile
-            waiter = self._gate.announced(announced.token)
+        with self._queue.guard:  # in one step: the waiter might put a question meanwhile
+            waiter = self._queue.in_line.get(announced.token)  # None: it has left, or has its answer
             if waiter is not None:
                 hold = self._believed(waiter, announced)
                 if hold is None:  # too old to be believed: the waiter asks
-                    self._gate.ask_again(waiter)
+                    self._queue.ask_again(waiter)
                     return
                 try:
-                    if self._gate.serve(waiter, hold):
+                    if self._queue.serve(waiter, hold):
                         return
                 except BaseException:  # a signal's handler has raised: the waiter looks whether it has it
-                    self._gate.ask_again(waiter)
+                    self._queue.ask_again(waiter)
                     raise
-            elif self._gate.has(announced.name, announced.token):
+            elif self._queue.has(announced.name, announced.token):
                 return
         await self._pass_on(announced)
 
     async def _pass_on(self, announced: Announced) -> None:
-        """It is for somebody who has left. Not stopped by a close, which waits for it."""
+        """It is for a waiter that has left. Not stopped by a close, which waits for it."""
         name, token = announced.name, announced.token
         with self._inside.visit(name, announced.ttl):
             try:
-                await self._runtime.shield(lambda: self._line.release(name, token, self._request_timeout))
+                await self._runtime.shield(lambda: drop(self._line, name, token, self._request_timeout))
             except InterlockError as failure:
                 left_behind(name, announced.ttl, failure)
 
@@ -261,11 +263,12 @@ class Hub:
         """
         if waiter.after is None or announced.fence <= waiter.after:
             return None
-        now, ttl = self._runtime.now(), announced.ttl - waiter.policy.delay
+        now, policy = self._runtime.now(), waiter.attempt.policy
+        ttl = policy.believed(announced.ttl)
         granted_at, whole = min(announced.at, now), deadline(0.0, ttl, self._drift)
         until = granted_at + whole
-        if until - now <= whole * (RENEWED if waiter.policy.renew else FIXED):
+        if until - now <= whole * (RENEWED if policy.renew else FIXED):
             return None
-        hold = Hold(announced.name, announced.token, ttl, announced.fence, until, self._drift, granted_at, waiter.policy)
+        hold = Hold(announced.name, announced.token, ttl, announced.fence, until, self._drift, granted_at, policy)
         hold.wanted = waiter.ttl
         return hold
