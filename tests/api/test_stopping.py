@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from interlock import AsyncClient, Client, LeaseLost, UsageError
-from interlock.backends import memory
+from interlock.backends.memory import backend as memory
 
 TTL = 0.15
 

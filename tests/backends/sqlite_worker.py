@@ -10,9 +10,9 @@ from typing import Any
 
 from interlock.backends.sqlite.backend import SqliteBackend
 from interlock.backends.sqlite.blocking import BlockingTransport
-from interlock.backends.sqlite.gate import Budget
+from interlock.backends.sqlite.file_lock import Budget
 from interlock.backends.sqlite.inbox import Inbox
-from interlock.backends.sqlite.place import Place
+from interlock.backends.sqlite.location import Location
 from interlock.backends.sqlite.store import Store
 from interlock.core.claim import Announced, Claim, Granted
 from interlock.core.claim import Place as InLine
@@ -25,7 +25,7 @@ NEW_TIME = 0x80  # CLONE_NEWTIME
 
 
 def backend(file: str) -> Any:
-    return SqliteBackend(Store(Place(file), RUNTIME.now, RUNTIME.wall_ms), BlockingTransport(), Inbox(RUNTIME))
+    return SqliteBackend(Store(Location(file), RUNTIME.now, RUNTIME.wall_ms), BlockingTransport(), Inbox(RUNTIME))
 
 
 def say(word: str) -> None:

@@ -28,12 +28,12 @@ from interlock.backends.sqlite.backend import SqliteBackend
 from interlock.backends.sqlite.blocking import BlockingTransport
 from interlock.backends.sqlite.boot import Boot
 from interlock.backends.sqlite.database import APPLICATION_ID, JUMP, Database
-from interlock.backends.sqlite.entrance import CLOSE_PATIENCE
-from interlock.backends.sqlite.gate import Budget, Gate, Shut
+from interlock.backends.sqlite.file_lock import Budget, FileLock, Shut
 from interlock.backends.sqlite.inbox import Inbox
+from interlock.backends.sqlite.location import Location, parse, url_of
 from interlock.backends.sqlite.open import open_sqlite
-from interlock.backends.sqlite.place import Place, parse, url_of
 from interlock.backends.sqlite.presence import Presence
+from interlock.backends.sqlite.session import CLOSE_PATIENCE
 from interlock.backends.sqlite.store import Store
 from interlock.backends.sqlite.sweep import STEP, Walk, walked
 from interlock.core import fence as fences
@@ -78,9 +78,11 @@ class Client:
         self.runner = asyncio.Runner() if colour == "asyncio" else None
         self.step: Callable[[Coroutine[Any, Any, Any]], Any] = self.runner.run if self.runner else run
         if clock is None:
-            self.store = Store(Place(str(path), **place), RUNTIME.now, RUNTIME.wall_ms)
+            self.store = Store(Location(str(path), **place), RUNTIME.now, RUNTIME.wall_ms)
         else:
-            self.store = Store(Place(str(path), **place), clock.now, lambda: clock.wall, lambda: Boot(clock.boot, clock.ahead))
+            self.store = Store(
+                Location(str(path), **place), clock.now, lambda: clock.wall, lambda: Boot(clock.boot, clock.ahead)
+            )
         runtime = AsyncioRuntime() if self.runner else RUNTIME
         transport = AsyncioTransport(lambda: self.store.address) if self.runner else BlockingTransport()
         self.backend = SqliteBackend(self.store, transport, Inbox(runtime))
@@ -427,7 +429,7 @@ def test_a_stopped_process_inside_the_gate_costs_the_bound_and_no_more(colour: s
 
 
 def test_the_gate_lets_one_in_and_waits_no_longer_than_told(tmp_path: Path) -> None:
-    one, other = (Gate(str(tmp_path / "gate"), None) for _ in range(2))
+    one, other = (FileLock(str(tmp_path / "gate"), None) for _ in range(2))
     assert one.enter(Budget(0))
     other.leave()  # harmless: it is not inside
     with pytest.raises(Shut):
@@ -807,7 +809,7 @@ def test_the_end_of_the_interpreter_waits_for_no_gate(path: Path) -> None:
     clients = [Client("blocking", path) for _ in range(3)]
     for client in clients:
         client.release("x", token())
-    gate = Gate(f"{path}-gate", None)
+    gate = FileLock(f"{path}-gate", None)
     gate.enter(Budget(1))  # as a process does that was stopped there
     before = time.monotonic()
     for client in clients:
@@ -914,7 +916,7 @@ def test_the_default_client_ends_quietly_with_the_interpreter(tmp_path: Path) ->
 def test_closing_goes_through_the_gate(path: Path, make: Make) -> None:
     client = make()
     client.release("x", token())  # opens the file
-    gate = Gate(f"{path}-gate", None)
+    gate = FileLock(f"{path}-gate", None)
     gate.enter(Budget(1))
     left: list[float] = []
 
@@ -1388,7 +1390,7 @@ def test_looking_makes_nothing(colour: str, bare: Path, path: Path, make: Make) 
     path.touch()
     assert make(colour).inspect("x") == free("x")
     path.unlink()
-    store = Store(Place(None), RUNTIME.now, RUNTIME.wall_ms)
+    store = Store(Location(None), RUNTIME.now, RUNTIME.wall_ms)
     assert store.inspect("x", Budget(5)) == free("x")
     assert store.address == f"sqlite://{bare}/home/.local/state/interlock/locks.db"
     assert sorted(bare.rglob("*")) == [bare / "home", bare / "temp"]
@@ -1398,7 +1400,7 @@ def test_looking_makes_nothing(colour: str, bare: Path, path: Path, make: Make) 
     assert store.inspect("x", Budget(5)).held
     store.close()
     (bare / "home/.local/state/interlock/locks.db").unlink()
-    assert Store(Place(None), RUNTIME.now, RUNTIME.wall_ms).inspect("x", Budget(5)) == free("x")
+    assert Store(Location(None), RUNTIME.now, RUNTIME.wall_ms).inspect("x", Budget(5)) == free("x")
 
 
 def test_looking_chooses_the_place_that_using_would_choose(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1434,7 +1436,7 @@ def test_a_place_that_turns_out_not_to_be_one_is_chosen_anew(bare: Path, monkeyp
 
 def test_a_home_on_a_network_falls_back(bare: Path) -> None:
     store = Store(
-        Place(None, mountinfo=lambda: f"{MOUNTS}50 22 0:60 / {bare}/home rw - nfs4 s:/h rw"), RUNTIME.now, RUNTIME.wall_ms
+        Location(None, mountinfo=lambda: f"{MOUNTS}50 22 0:60 / {bare}/home rw - nfs4 s:/h rw"), RUNTIME.now, RUNTIME.wall_ms
     )
     with pytest.warns(RuntimeWarning, match="nfs4"):
         store.inspect("x", Budget(5))

@@ -13,7 +13,7 @@ import pytest
 
 import interlock
 from interlock.backends.sqlite import inbox
-from interlock.backends.sqlite.gate import Budget, Gate
+from interlock.backends.sqlite.file_lock import Budget, FileLock
 from interlock.backends.sqlite.inside import inside
 from interlock.core.claim import Announced, Claim, Granted, Handed, Place, Refused
 from interlock.errors import LeaseLost, Unavailable
@@ -72,7 +72,7 @@ def test_the_next_in_line_is_told_outside(how: str, path: Path, make: Make, monk
     told: list[Announced] = []
 
     def send(_: str, announced: Announced) -> None:
-        gate = Gate(f"{path}-gate", None)
+        gate = FileLock(f"{path}-gate", None)
         assert gate.enter(Budget(0)), "and in again"
         gate.leave()
         gate.close()

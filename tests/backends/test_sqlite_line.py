@@ -23,10 +23,10 @@ import pytest
 from interlock.backends.registry import open_backend
 from interlock.backends.sqlite import database, inbox, line
 from interlock.backends.sqlite.boot import Boot
-from interlock.backends.sqlite.gate import Budget
+from interlock.backends.sqlite.file_lock import Budget
 from interlock.backends.sqlite.inbox import BUFFER, Inbox, listens, send
+from interlock.backends.sqlite.location import Location as Where
 from interlock.backends.sqlite.open import open_sqlite
-from interlock.backends.sqlite.place import Place as Where
 from interlock.backends.sqlite.store import Store
 from interlock.core.claim import Announced, Claim, Granted, Handed, Place, Refused, Renewal
 from interlock.core.fence import MAX_FENCE

@@ -15,7 +15,7 @@ import pytest
 
 import interlock
 from interlock.backends.sqlite import presence
-from interlock.backends.sqlite.gate import Budget, Gate
+from interlock.backends.sqlite.file_lock import Budget, FileLock
 from interlock.core.claim import Gone, Granted, Refused
 from interlock.errors import LeaseLost, UsageError
 
@@ -193,7 +193,7 @@ def test_what_had_to_stay_open_is_closed_by_the_next_who_comes(path: Path, make:
     """Outside the gate nobody knows whether another thread is about to open the file."""
     client = make()
     client.claim("x", token())
-    gate = Gate(f"{path}-gate", None)
+    gate = FileLock(f"{path}-gate", None)
     gate.enter(Budget(0))
     client.store.rest(0.0)
     gate.close()
@@ -209,7 +209,7 @@ def test_what_had_to_stay_open_is_not_inherited(path: Path, make: Make, tmp_path
     """A child that becomes a daemon closes every descriptor and opens files of its own. One of them would have the number."""
     client = make()
     client.claim("x", token())
-    gate = Gate(f"{path}-gate", None)
+    gate = FileLock(f"{path}-gate", None)
     gate.enter(Budget(0))
     client.store.rest(0.0)
     gate.close()

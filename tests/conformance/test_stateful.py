@@ -243,7 +243,7 @@ def test_the_store_answers_as_memory_does(store: str, colour: str) -> None:
 
 def test_the_comparison_finds_a_store_that_forgets_its_counter(monkeypatch: pytest.MonkeyPatch) -> None:
     """It can fail: a store whose fence starts again after a release is found."""
-    from interlock.backends import memory
+    from interlock.backends.memory import backend as memory
 
     real = memory.MemoryBackend.release
 

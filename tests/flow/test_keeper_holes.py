@@ -18,7 +18,7 @@ import pytest
 
 import interlock
 from interlock import AsyncClient, Client, LeaseLost
-from interlock.backends import memory
+from interlock.backends.memory import backend as memory
 from interlock.testing import FaultProxy, Node
 from interlock.testing.faces import COLOURS, Kit, run_body
 

@@ -25,7 +25,7 @@ import pytest
 
 import interlock
 from interlock import AsyncClient, Client
-from interlock.backends import memory as memories
+from interlock.backends.memory import backend as memories
 from interlock.core.claim import Announced, Refused
 from interlock.core.lease import Hold, Policy
 from interlock.errors import Unavailable, UsageError
@@ -742,9 +742,12 @@ def test_in_a_forked_child_nobody_waits_any_more(url: str) -> None:
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            left = me.state is LEFT and not me.in_line and not two._site.queue._queues and not line_of(url)
-            held._site.backend._memory.held.clear()
-            os._exit(0 if left else 1)
+            left = False
+            try:
+                left = me.state is LEFT and not me.in_line and not two._site.queue._queues and not line_of(url)
+                held._site.backend._memory.held.clear()
+            finally:  # whatever is raised: it must not go on as a second pytest
+                os._exit(0 if left else 1)
         assert os.waitpid(pid, 0)[1] == 0
         used = time.process_time()
         time.sleep(0.3)

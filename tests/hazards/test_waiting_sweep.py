@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from interlock import AsyncClient
-from interlock.backends import memory as memories
+from interlock.backends.memory import backend as memories
 
 from ..flow.test_cancellation import WAYS, CancelAt
 from .support import LIMIT

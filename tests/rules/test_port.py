@@ -12,7 +12,7 @@ PORTS = re.compile(r"(^|[._])(backend|member|line|voter|store|transport|node|inn
 """What a backend is called, as the last word of an expression: `backend`, `self._backend`, `member`, `members[0]`."""
 
 # Attributes that are not declared in `backends/port.py` and are looked for today. This set may only shrink.
-STILL_LOOKED_FOR = {"allow_for", "light", "rely", "settled", "vote"}
+STILL_LOOKED_FOR = {"allow_for", "rely", "settled", "vote"}
 
 
 def looked_for(source: str) -> list[tuple[int, str]]:

@@ -41,11 +41,13 @@ LITERAL = _words(
     signals sim socket sql sqlite stale start state statement status step stream subject table task template terminal testing
     text texts thread time tls too unavailable unset unsupported unwelcome usage value verify version wait waiting waits
     words worker wrong zookeeper
+    at back collect connector exit extend extending extension hand in modes over question record release releasing renewing
+    direction requests returns shared stand voting
     """
 )
 
 # Old names, until what is being renamed is merged. To be emptied by then.
-BEING_RENAMED = _words("crowd door ear electorate entrance gate hand hello hub place record roll roster seat site standing")
+BEING_RENAMED: set[str] = set()
 
 
 def words_of(name: str) -> list[str]:

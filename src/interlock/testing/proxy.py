@@ -118,7 +118,7 @@ class _Request:
     owed: int  # replies: one, or one per channel of a subscription
 
 
-class _Gate:
+class _Direction:
     """What holds for one direction of all connections."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class _Gate:
 class _Lane:
     """One direction of one connection: a queue in front of the receiver's transport."""
 
-    def __init__(self, proxy: FaultProxy, gate: _Gate) -> None:
+    def __init__(self, proxy: FaultProxy, gate: _Direction) -> None:
         self.proxy, self.gate = proxy, gate
         self.source: asyncio.Transport | None = None
         self.sink: asyncio.Transport | None = None
@@ -334,7 +334,7 @@ class FaultProxy:
         self.commands: list[bytes] = []
         self.errors: list[str] = []
         self._target = port
-        self._requests, self._replies = _Gate(), _Gate()
+        self._requests, self._replies = _Direction(), _Direction()
         self._rules: list[_Rule] = []
         self._links: set[_Link] = set()
         self._changed = threading.Condition()
@@ -503,7 +503,7 @@ class FaultProxy:
             link.close()
             await link.settled.wait()
 
-    def _gates(self, way: Way) -> list[_Gate]:
+    def _gates(self, way: Way) -> list[_Direction]:
         gates = {"requests": [self._requests], "replies": [self._replies], "both": [self._requests, self._replies]}
         if way not in gates:
             raise UsageError(f'the way is "requests", "replies" or "both", not {way!r}')

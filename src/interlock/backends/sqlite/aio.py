@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from ...errors import Unavailable, UsageError
 from ...runtime import forks
-from .entrance import CLOSED
-from .gate import Budget, Shut
+from .file_lock import Budget, Shut
+from .session import CLOSED
 
 T = TypeVar("T")
 

@@ -24,9 +24,9 @@ from ..in_line import InLine
 from ..port import Capabilities, Standing
 from ..unanswered import Unanswered
 from . import faults
-from .entrance import CLOSED
-from .gate import Budget, Shut
+from .file_lock import Budget, Shut
 from .inbox import Inbox
+from .session import CLOSED
 from .store import Store
 from .transport import Transport
 

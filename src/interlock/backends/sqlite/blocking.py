@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from ...errors import UsageError
 from ...runtime import forks
-from .gate import Budget, Shut
+from .file_lock import Budget, Shut
 
 T = TypeVar("T")
 

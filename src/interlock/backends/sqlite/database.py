@@ -36,8 +36,8 @@ from ...core import fence as fences
 from ...runtime import forks
 from ...runtime.base import by_a_handler
 from . import faults
-from .gate import Budget, Gate, Shut
-from .place import quoted
+from .file_lock import Budget, FileLock, Shut
+from .location import quoted
 from .presence import File, Presence
 from .rights import GATE, follow
 
@@ -84,7 +84,7 @@ class Database:
         self.inode = self._device = -1
         self._connection: sqlite3.Connection | None = None
         self._presence: Presence | None = None
-        self._gate = Gate(path + GATE, stat_of(path))
+        self._gate = FileLock(path + GATE, stat_of(path))
         forks.watch(self)
 
     def enter(self, budget: Budget) -> bool:

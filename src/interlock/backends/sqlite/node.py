@@ -8,8 +8,8 @@ from ...core.membership import lineage, with_lineage
 from ...core.quorum import Roll
 from . import faults
 from .database import Database, Execute
-from .entrance import Entrance, whole
-from .gate import Budget
+from .file_lock import Budget
+from .session import Session, whole
 
 LOOK = """
     SELECT clock.boot, clock.counter, clock.horizon, clock.low, clock.hand_name, clock.hand_arrival,
@@ -23,7 +23,7 @@ USED = "UPDATE roll SET used = 1 WHERE NOT used"
 LOSS = "SELECT mark FROM loss WHERE id = 1"
 
 
-class StoreNode(Entrance):
+class StoreNode(Session):
     """With `nodes`, one a line, it is a node of the quorum of these: see `port.LineMember`."""
 
     nodes = ""

@@ -6,20 +6,20 @@ from ...runtime.base import Runtime
 from ..port import Backend
 from .backend import SqliteBackend
 from .inbox import Inbox
-from .place import Place, parse
+from .location import Location, parse
 from .store import Store
 from .transport import Transport
 
 
 def open_sqlite(url: str, runtime: Runtime) -> Backend:
-    """The store in the file that the URL names; see `place` for what URLs mean. Touches no disk before the first verb.
+    """The store in the file that the URL names; see `location` for what URLs mean. Touches no disk before the first verb.
 
     Raises UsageError for a URL that names no local file.
     """
-    return open_place(Place(parse(url)), runtime)
+    return open_place(Location(parse(url)), runtime)
 
 
-def open_place(place: Place, runtime: Runtime) -> SqliteBackend:
+def open_place(place: Location, runtime: Runtime) -> SqliteBackend:
     """The store at a place."""
     store = Store(place, runtime.now, runtime.wall_ms)
     transport: Transport

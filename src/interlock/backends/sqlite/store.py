@@ -23,9 +23,9 @@ from ...core.token import alias_of, owner_of
 from ...errors import UsageError
 from . import faults, inbox, line
 from .database import Execute, size_of
-from .entrance import whole
-from .gate import Budget
+from .file_lock import Budget
 from .node import GOOD, LOOK, USED, StoreNode
+from .session import whole
 from .sweep import STEP, Walk, walked
 
 # No RETURNING anywhere: SQLite builds a temporary table for it, which costs more than the statement itself.

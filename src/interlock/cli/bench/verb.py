@@ -156,9 +156,9 @@ def _connected(urls: list[str]) -> list[Any]:
 @contextmanager
 def _file(url: str) -> Iterator[Pair]:
     """In a directory of its own beside the file, so on the same disk; the file itself is not touched."""
-    from ...backends.sqlite.place import Place, parse, url_of
+    from ...backends.sqlite.location import Location, parse, url_of
 
-    place = Place(parse(url))
+    place = Location(parse(url))
     home = os.path.dirname(place.prepare(make=False))
     while not os.path.isdir(home):  # the default place, never used before
         home = os.path.dirname(home)

@@ -53,7 +53,7 @@ class Budget:
         self.until = -inf
 
 
-class Gate:
+class FileLock:
     """The sidecar of a database file."""
 
     __slots__ = ("_device", "_file", "_inode", "path")

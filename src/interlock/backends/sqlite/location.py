@@ -4,8 +4,8 @@
     sqlite:locks.db              relative to the working directory at the time of opening
     sqlite:///srv/app/locks.db   absolute (also with four slashes, as SQLAlchemy spells it)
 
-Rules of the file: `parse` and `Place.address` touch no disk. `Place.prepare` does, and writes nothing but the directory of
-the default place. A place, once chosen, is kept: a process never moves from one file to another by itself.
+Rules of the file: `parse` and `Location.address` touch no disk. `Location.prepare` does, and writes nothing but the directory
+of the default. A location, once chosen, is kept: a process never moves from one file to another by itself.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _file(url: str, path: str) -> str:
     return os.fsdecode(decoded)
 
 
-class Place:
+class Location:
     """The file of one store, before and after it is known."""
 
     def __init__(self, path: str | None, mountinfo: Callable[[], str] = read_mountinfo) -> None:

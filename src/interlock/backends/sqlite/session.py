@@ -25,13 +25,13 @@ from ...runtime.base import by_a_handler
 from . import faults, rights
 from .boot import Boot, this_boot
 from .database import Database, look_before_the_gate
-from .gate import FIRST_PAUSE, LONGEST_PAUSE, Budget, Shut
-from .place import Place
+from .file_lock import FIRST_PAUSE, LONGEST_PAUSE, Budget, Shut
+from .location import Location
 from .presence import name_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
-E = TypeVar("E", bound="Entrance")
+E = TypeVar("E", bound="Session")
 
 CLOSED = "this client is closed; nothing was written. Make a new one"
 CLOSE_PATIENCE = 1.0
@@ -54,11 +54,11 @@ def whole(verb: Callable[Concatenate[E, P], T]) -> Callable[Concatenate[E, P], T
     return whole
 
 
-class Entrance:
+class Session:
     """One file, opened when it is needed."""
 
     def __init__(
-        self, place: Place, now: Callable[[], float], wall_ms: Callable[[], int], boot: Callable[[], Boot] = this_boot
+        self, place: Location, now: Callable[[], float], wall_ms: Callable[[], int], boot: Callable[[], Boot] = this_boot
     ) -> None:
         """Touches nothing yet. `now` is this process's boot clock, `boot` says what that is worth."""
         self._place = place
