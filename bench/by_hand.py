@@ -13,7 +13,7 @@ import sqlite3
 import time
 
 import interlock
-from interlock.backends.redis.packing import plain_claim, plain_leave, plain_release, plain_vote
+from interlock.backends.redis.packing import ROLL_KEY, Ballot, claim_request, release_request
 from interlock.backends.sqlite import store
 from interlock.core import fence as fences
 from interlock.core.claim import Claim
@@ -40,17 +40,12 @@ class Requests:
 
     def __init__(self, ports: list[int]) -> None:
         self._carried: set[str] = set()
-        self._alone = len(ports) == 1
-        self._nodes = () if self._alone else (_listed(ports[0]),)
+        self._ballot = Ballot() if len(ports) == 1 else Ballot((ROLL_KEY,), (_listed(ports[0]),))
 
     def pair(self, name: str) -> tuple[bytes, bytes]:
-        mine = token()
-        if self._alone:
-            claim, release = plain_claim(name, mine, int(TTL * 1000), MARK), plain_release(name, mine, MARK)
-        else:
-            fence = fences.floor(time.time_ns() // 1_000_000 + 50)
-            claim = plain_vote(Claim(name, mine, TTL), fence, self._nodes, MARK)
-            release = plain_leave(name, mine, fence + 1, self._nodes, MARK)
+        mine, fence = token(), fences.floor(time.time_ns() // 1_000_000 + 50) if self._ballot.roll else 0
+        claim = claim_request(Claim(name, mine, TTL), None, fence, self._ballot, False, MARK)
+        release = release_request(name, mine, b"", fence and fence + 1, self._ballot, MARK)
         return claim.pack(self._carried), release.pack(self._carried)
 
 

@@ -89,7 +89,7 @@ Extend(a, n) ==
   /\ node' = [node EXCEPT ![n].ends = now + Ttl]
   /\ UNCHANGED <<now, path, used>>
 
-\* flow/keep.py: Keeper._judge
+\* flow/renewing/requests.py: Requests._judge
 Judge(a) ==
   /\ att[a].asked # None /\ now < att[a].until /\ Quorum(NodesOf(a), att[a].ext)
   /\ att' = [att EXCEPT ![a].until = att[a].asked + Ttl, ![a].asked = None, ![a].ext = {}]

@@ -36,7 +36,7 @@ Rules == {
   "owner",      \* ... only where the token still holds the lock                  backends/redis/extend.lua
   "sent",       \* a lease is counted from before its request was sent            core/lease.py: deadline
   "leaving",    \* not believed any more from when the release goes out           flow/hold.py: _give_back
-  "in time",    \* a renewal that comes after the deadline revives nothing        flow/keep.py: Keeper._judge
+  "in time",    \* a renewal that comes after the deadline revives nothing        flow/renewing/requests.py: Requests._judge
   "extends",    \* a renewal needs a quorum of extends, healed nodes do not count core/quorum.py: Extensions._outcome
   "only claim", \* to extend creates nothing                                      backends/redis/extend.lua
   "free",       \* healing takes no lock from anybody                             backends/redis/claim.lua
@@ -331,7 +331,7 @@ Released(a) ==
   /\ att' = [att EXCEPT ![a].phase = "over", ![a].until = 0]
   /\ UNCHANGED <<now, node, saved, path, stray, heal, granted, bad, used>>
 
-\* core/renewal.py: plan, flow/keep.py: Keeper._ask, flow/hold.py: extend, backends/quorum/extension.py: Extending.extend
+\* core/renewal.py: plan, flow/renewing/requests.py: Requests, flow/extend.py: extend, backends/quorum/extension.py: Extending.extend
 Renew(a) ==
   /\ a \in Renewers /\ att[a].phase = "held" /\ att[a].asked = None /\ used.renew < MaxRenew
   /\ Rule("in time") => now < att[a].until
@@ -360,7 +360,7 @@ Mend(a) ==
   /\ att' = [att EXCEPT ![a].won = TRUE, ![a].ext = [n \in Nodes |-> "no"]]
   /\ UNCHANGED <<now, node, saved, path, stray, granted, bad, used>>
 
-\* The answer reaches the holder; or there is none.   flow/keep.py: Keeper._judge, core/lease.py: Hold.renewed, Hold.lost
+\* The answer reaches the holder; or there is none.   flow/renewing/requests.py: Requests._judge, core/lease.py: Hold.renewed, Hold.lost
 Judge(a) ==
   LET me == att[a]
       believed == me.won /\ me.phase = "held" /\ (now < me.until \/ ~Rule("in time"))

@@ -164,7 +164,7 @@ def test_what_we_hold_ourselves_is_waited_for_whatever_others_have_noted(world: 
     use(world, alice, bob)
     alices = take(world, alice, ttl=60.0)
     assert alices is not None
-    bob.runtime.task(try_acquire(bob.site, "y", 8.0))
+    bob.runtime.task(try_acquire(bob.site, Attempt("y", 8.0)))
     world.kernel.run(world.kernel.now + 0.05)
     for number in range(3):
         forgets(world, number)
@@ -185,7 +185,7 @@ def test_a_client_without_a_quorum_sees_at_once_that_another_let_nodes_in(world:
     """Bob would wait for two minutes, because of his own lease. Carol, who does not know of it, need not."""
     _, bob, carol = world.clients
     use(world, bob, carol)
-    bob.runtime.task(try_acquire(bob.site, "y", 60.0))
+    bob.runtime.task(try_acquire(bob.site, Attempt("y", 60.0)))
     world.kernel.run(world.kernel.now + 0.05)
     for number in range(3):
         forgets(world, number)
