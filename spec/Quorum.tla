@@ -255,7 +255,7 @@ Begin(a) ==
   /\ path' = [path EXCEPT ![a] = [n \in Nodes |-> <<"vote">>]]
   /\ UNCHANGED <<now, node, saved, stray, heal, granted, bad, used>>
 
-\* One that waits asks once more; what it was answered before does not count.   flow/wait.py: _ask, backends/quorum/tickets.py: Tickets.ask
+\* One that waits asks once more; what it was answered before does not count.   flow/waiting/wait.py: _ask, backends/quorum/tickets.py: Tickets.ask
 AskAgain(a) ==
   /\ att[a].phase = "ask" /\ used.again < MaxAgain
   /\ att' = [att EXCEPT ![a].sent = now, ![a].floor = Top(granted), ![a].answer = [n \in Nodes |-> 0],
@@ -305,7 +305,7 @@ LastFence(a) ==
   THEN att[a].fence ELSE 0
 
 \* Lost the vote, too late, cancelled or no answer: take back whatever was granted.
-\* backends/quorum/release.py: Releasing.release, backends/quorum/backend.py: QuorumBackend.undo, flow/site.py: Site.undo
+\* backends/quorum/release.py: Releasing.release, backends/quorum/backend.py: QuorumBackend.undo, flow/undo.py: undo
 GiveUp(a) ==
   /\ att[a].phase \in {"ask", "teach"} /\ used.giveup < MaxGiveUp
   /\ used' = [used EXCEPT !.giveup = @ + 1]
