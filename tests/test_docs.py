@@ -84,3 +84,8 @@ def test_a_store_of_your_own_can_be_tested_as_described(pytester: pytest.Pyteste
     assert outcome.keys() == {"passed"}
     (settings,) = blocks("docs/extending.md", "toml")
     assert tomllib.loads(settings)["project"]["entry-points"].keys() == {"interlock.backends"}
+
+
+def test_the_states_are_drawn_as_they_are() -> None:
+    done = subprocess.run([sys.executable, ROOT / "tools" / "draw_states.py", "--check"], check=False)
+    assert done.returncode == 0, "run python tools/draw_states.py"

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from interlock.backends.port import LineMember, Member, Standing
+from interlock.backends.port import LineMember, Member, NodeStatus
 from interlock.backends.registry import open_backend
 from interlock.core.claim import Announced, Claim, Gone, Granted, Handed, Place, Refused, Renewal, Unmarked
-from interlock.core.quorum import Roll
+from interlock.core.quorum import Marker
 from interlock.core.token import alias_of
 from interlock.core.waits import NOTED, Wait
 from interlock.runtime.aio import AsyncioRuntime
@@ -50,13 +50,13 @@ def take(member: Member, step: Step, name: str, ttl: float) -> Renewal:
 
 
 def test_the_roll_stays_true(member: Member, step: Step) -> None:
-    def roll() -> Roll:
-        return cast(Roll, step(member.roll(5.0)).roll)
+    def roll() -> Marker:
+        return cast(Marker, step(member.roll(5.0)).roll)
 
     def held() -> float:
-        return cast(Standing, step(member.roll(5.0))).held
+        return cast(NodeStatus, step(member.roll(5.0))).held
 
-    assert step(member.enroll(Roll(NODES), step(member.roll(5.0, True)).loss, 5.0))
+    assert step(member.enroll(Marker(NODES), step(member.roll(5.0, True)).loss, 5.0))
     assert roll().unused
     assert held() == 0
     leases = [take(member, step, name, 2.0) for name in "abc"]
@@ -86,7 +86,7 @@ def test_the_roll_stays_true(member: Member, step: Step) -> None:
 
 
 def test_a_loss_of_memory_has_a_name_and_only_who_names_it_ends_it(member: Member, step: Step) -> None:
-    roll = Roll(NODES)
+    roll = Marker(NODES)
     assert step(member.roll(5.0)).loss == "", "whoever only looks leaves nothing behind"
     assert step(member.roll(5.0)).loss == step(member.roll(5.0)).loss
     loss = step(member.roll(5.0, True)).loss
@@ -110,7 +110,7 @@ def test_no_roll_appears_where_there_was_none(member: Member, step: Step) -> Non
 
 
 def test_a_roll_is_good_for_one_list_of_nodes(member: Member, step: Step) -> None:
-    assert step(member.enroll(Roll(NODES), step(member.roll(5.0, True)).loss, 5.0))
+    assert step(member.enroll(Marker(NODES), step(member.roll(5.0, True)).loss, 5.0))
     take(member, step, "a", 2.0)
     member.elect((*NODES, "four", "five"), lambda token: False)
     assert step(member.vote(Claim("b", "t" * 32, 2.0), 0, 5.0)) == Unmarked()
@@ -120,26 +120,26 @@ def test_a_roll_is_good_for_one_list_of_nodes(member: Member, step: Step) -> Non
 
 
 def test_a_closed_roll_is_good_for_nobody_and_is_opened_by_who_knows_how_it_stands(member: Member, step: Step) -> None:
-    assert step(member.enroll(Roll(NODES), step(member.roll(5.0, True)).loss, 5.0))
+    assert step(member.enroll(Marker(NODES), step(member.roll(5.0, True)).loss, 5.0))
     lease = take(member, step, "a", 2.0)
     state = step(member.roll(5.0)).loss
-    assert step(member.enroll(Roll(NODES, closed=True), state, 5.0))
+    assert step(member.enroll(Marker(NODES, closed=True), state, 5.0))
     assert step(member.vote(Claim("b", "t" * 32, 2.0), 0, 5.0)) == Unmarked()
     assert isinstance(step(member.extend(lease.name, lease.token, 2.0, 5.0, lease.fence)), Granted), "what is held goes on"
     closed = step(member.roll(5.0))
     assert (closed.roll.closed, closed.good) == (True, True)
     assert closed.roll.high >= lease.fence, "the highest fence is not forgotten"
-    assert not step(member.enroll(Roll(NODES), state, 5.0)), "that was before it was closed"
-    assert step(member.enroll(Roll(NODES), closed.loss, 5.0))
+    assert not step(member.enroll(Marker(NODES), state, 5.0)), "that was before it was closed"
+    assert step(member.enroll(Marker(NODES), closed.loss, 5.0))
     assert isinstance(step(member.vote(Claim("b", "t" * 32, 2.0), 0, 5.0)), Granted)
 
 
 def test_a_fence_that_is_not_above_the_seed_is_minted_anew(member: Member, step: Step) -> None:
     """A node that came back with an older state: its counters are older than what the others gave it as its seed."""
-    assert step(member.enroll(Roll(NODES), step(member.roll(5.0, True)).loss, 5.0))
+    assert step(member.enroll(Marker(NODES), step(member.roll(5.0, True)).loss, 5.0))
     lease = take(member, step, "a", 5.0)
     seed = lease.fence + 10**9
-    assert step(member.enroll(Roll(NODES, seed, seed), step(member.roll(5.0)).loss, 5.0))
+    assert step(member.enroll(Marker(NODES, seed, seed), step(member.roll(5.0)).loss, 5.0))
     again = step(member.vote(Claim("a", lease.token, 5.0), 0, 5.0))
     assert again.fence > seed, "a claim repeated by the holder"
     assert step(member.vote(Claim("a", lease.token, 5.0), 0, 5.0)) == again
@@ -157,7 +157,7 @@ def token(letter: str) -> str:
 def node(member: Member, step: Step) -> LineMember:
     """One that is elected and has its roll."""
     lined = cast(LineMember, member)
-    assert step(lined.enroll(Roll(NODES), step(lined.roll(5.0, True)).loss, 5.0))
+    assert step(lined.enroll(Marker(NODES), step(lined.roll(5.0, True)).loss, 5.0))
     return lined
 
 
@@ -301,7 +301,7 @@ def test_waits_are_noted_once_and_counted_on(member: Member, step: Step, store: 
     (third,) = step(member.roll(5.0, True, 0.0, [Wait("loss", 0.0, 10.0)])).waits
     assert 5.0 < third.left <= 10.0, "whenever it is noted"
     assert step(member.roll(5.0)).waits[0].age >= third.age, "whoever only looks is told"
-    assert step(member.enroll(Roll(NODES), step(member.roll(5.0, True)).loss, 5.0))
+    assert step(member.enroll(Marker(NODES), step(member.roll(5.0, True)).loss, 5.0))
     many = [Wait(f"loss{n}", 0.0, 0.0) for n in range(NOTED)]
     waits = step(member.roll(5.0, True, 0.0, many)).waits
     assert [wait.loss for wait in waits] == [wait.loss for wait in many], "the newest are kept"
@@ -331,7 +331,7 @@ def test_what_is_no_wait_is_not_told(valkey_node: Node, step: Step) -> None:
 def test_a_loss_that_could_not_be_marked_is_not_let_in(member: Member, step: Step) -> None:
     """It could not be told from the next one: whoever waited for the one would let the node in after the other."""
     assert step(member.roll(5.0)).loss == ""
-    assert not step(member.enroll(Roll(NODES), "", 5.0))
+    assert not step(member.enroll(Marker(NODES), "", 5.0))
     assert step(member.roll(5.0)).roll is None
 
 
@@ -343,6 +343,6 @@ def test_a_full_server_has_a_loss_without_a_name(fresh_node: Callable[..., Node]
     standing = step(backend.roll(5.0, True, 0.0, [Wait("loss", 1.0)]))
     assert (standing.loss, standing.good, standing.waits[0].loss) == ("", False, "loss")
     node.command("CONFIG", "SET", "maxmemory", "0")
-    assert not step(backend.enroll(Roll(NODES), standing.loss, 5.0))
+    assert not step(backend.enroll(Marker(NODES), standing.loss, 5.0))
     assert step(backend.roll(5.0)).waits == (), "it was told, and not kept"
     step(backend.close())

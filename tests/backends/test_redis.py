@@ -29,7 +29,7 @@ from interlock.backends.redis.scripts import CLAIM, RELEASE
 from interlock.backends.registry import open_backend
 from interlock.core import fence as fences
 from interlock.core.claim import Claim, Gone, Granted, Renewal
-from interlock.core.quorum import Roll
+from interlock.core.quorum import Marker
 from interlock.runtime.aio import AsyncioRuntime
 from interlock.runtime.base import now
 from interlock.runtime.blocking import run
@@ -893,7 +893,7 @@ def test_nothing_is_claimed_down_another_connection_while_a_claim_on_a_closed_on
         with FaultProxy(node.port) as proxy:
             backend = cast(RedisBackend, backend_of(kit.client(store=proxy.url)))
             backend.elect(NODES, lambda token: False)
-            await backend.enroll(Roll(NODES), (await backend.roll(5.0, True)).loss, 5.0)
+            await backend.enroll(Marker(NODES), (await backend.roll(5.0, True)).loss, 5.0)
             proxy.drop_replies(1)
             with pytest.raises(interlock.Unavailable) as caught:
                 await backend.vote(Claim("x", "mine", 30.0), 0, 0.2)
@@ -936,7 +936,7 @@ def test_nothing_is_claimed_while_the_undo_of_what_was_given_up_may_arrive(
         with FaultProxy(node.port) as proxy:
             backend = cast(RedisBackend, backend_of(kit.client(store=proxy.url)))
             backend.elect(NODES, lambda token: False)
-            await backend.enroll(Roll(NODES), (await backend.roll(5.0, True)).loss, 5.0)
+            await backend.enroll(Marker(NODES), (await backend.roll(5.0, True)).loss, 5.0)
             transport: Any = backend._transport
             proxy.blackhole()
             with pytest.raises(interlock.Unavailable, match="in time"):

@@ -17,7 +17,7 @@ from interlock.backends import redis as package
 from interlock.backends.redis.backend import RedisBackend
 from interlock.backends.redis.refusals import RULES
 from interlock.core.claim import Claim, Granted, Place, Refused, Renewal
-from interlock.core.quorum import Roll
+from interlock.core.quorum import Marker
 from interlock.errors import Unavailable
 from interlock.runtime.blocking import run
 from interlock.testing import Node
@@ -81,7 +81,7 @@ class Stage:
 
 
 def enroll(line: RedisBackend) -> None:
-    assert run(line.enroll(Roll(NODES), run(line.roll(WITHIN, mark=True)).loss, WITHIN))
+    assert run(line.enroll(Marker(NODES), run(line.roll(WITHIN, mark=True)).loss, WITHIN))
 
 
 def backend_of(client: interlock.Client) -> RedisBackend:
@@ -291,7 +291,7 @@ def _roll(on: Stage) -> Callable[[], Any]:
 def _enroll(on: Stage) -> Callable[[], Any]:
     on.node.command("DEL", ROLL)
     loss = run(on.line.roll(WITHIN, mark=True)).loss
-    return lambda: on.line.enroll(Roll(NODES, 7, 7), loss, WITHIN)
+    return lambda: on.line.enroll(Marker(NODES, 7, 7), loss, WITHIN)
 
 
 @pytest.fixture(scope="module", params=["valkey", "redis"])
@@ -397,7 +397,7 @@ def test_the_first_claim_says_all_that_is_missing_in_one_error(node: Node, colou
         assert await ask() == missing
         node.command("ACL", "SETUSER", "user", *missing)
         if quorum:
-            assert await backend.enroll(Roll(NODES), (await backend.roll(WITHIN, mark=True)).loss, WITHIN)
+            assert await backend.enroll(Marker(NODES), (await backend.roll(WITHIN, mark=True)).loss, WITHIN)
         claim = Claim("n", token("a"), 5.0)
         assert isinstance(await (backend.vote(claim, 0, WITHIN) if quorum else backend.claim(claim, WITHIN)), Granted)
         assert [key for key in node.command("KEYS", "*") if b"none" in key] == []

@@ -19,7 +19,7 @@ from interlock.backends.redis.inbox import Inbox
 from interlock.backends.redis.resp import ErrorReply
 from interlock.backends.redis.wire import Late, Wire
 from interlock.core.claim import Claim, Place, Renewal
-from interlock.core.quorum import Roll
+from interlock.core.quorum import Marker
 from interlock.runtime.base import now
 from interlock.runtime.blocking import BlockingRuntime, run
 from interlock.testing import Node
@@ -382,7 +382,7 @@ def test_the_error_names_the_key_that_was_spoilt(key: str, quorum: bool, valkey_
             if quorum:
                 backend.elect(("a", "b", "c"), lambda token: False)
                 roll = await backend.roll(5.0, mark=True)
-                assert await backend.enroll(Roll(("a", "b", "c")), roll.loss, 5.0)
+                assert await backend.enroll(Marker(("a", "b", "c")), roll.loss, 5.0)
                 await backend.vote(claim._replace(name="warm"), 0, 5.0)
             valkey_node.command("DEL", key)
             valkey_node.command("RPUSH", key, "x")

@@ -11,7 +11,7 @@ import pytest
 from interlock.backends.memory import Memory, MemoryBackend
 from interlock.backends.quorum import QuorumBackend, open_quorum
 from interlock.core.claim import Claim, Granted, Place, Refused, Renewal
-from interlock.core.quorum import Roll
+from interlock.core.quorum import Marker
 from interlock.errors import NoQuorum, Unavailable
 from interlock.runtime.aio import AsyncioRuntime
 
@@ -35,7 +35,7 @@ class Slow(MemoryBackend):
         await self._takes_its_time(within)
         return await super().roll(within, mark, window, waits)
 
-    async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
+    async def enroll(self, roll: Marker, loss: str, within: float) -> bool:
         await self._takes_its_time(within)
         return await super().enroll(roll, loss, within)
 
@@ -142,7 +142,7 @@ def test_the_first_question_takes_no_longer_than_any_other(case: str) -> None:
         listed = tuple(sorted(member.address for member in members))
         if case == "one forgot, one hangs":
             for member in members[1:]:
-                await member.enroll(Roll(listed, 5, 5), (await member.roll(9.0, True)).loss, 9.0)
+                await member.enroll(Marker(listed, 5, 5), (await member.roll(9.0, True)).loss, 9.0)
             members[4].delay = inf
         elif case == "all are slow and new":
             for member in members:

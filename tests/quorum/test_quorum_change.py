@@ -16,12 +16,12 @@ from typing import Any, cast
 import pytest
 
 import interlock
-from interlock.backends.port import LineMember, Member, Standing
+from interlock.backends.port import LineMember, Member, NodeStatus
 from interlock.backends.quorum.change import Outcome, Progress, QuorumChange
 from interlock.backends.registry import open_member
 from interlock.core import change
 from interlock.core.claim import Claim, Gone, Granted, Place, Refused, Unmarked
-from interlock.core.quorum import Roll, votes_needed
+from interlock.core.quorum import Marker, votes_needed
 from interlock.runtime.aio import AsyncioRuntime
 from interlock.runtime.base import now
 from interlock.runtime.blocking import BlockingRuntime, run
@@ -54,11 +54,11 @@ class Path:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._member, name)
 
-    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Any = ()) -> Standing:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Any = ()) -> NodeStatus:
         self._there()
         return await self._member.roll(within, mark, window, waits)
 
-    async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
+    async def enroll(self, roll: Marker, loss: str, within: float) -> bool:
         self._there()
         self._count[0] += 1
         if self._count[0] > self._last or (self._count[0] == self._last and not self._after):
@@ -606,7 +606,7 @@ def test_what_cannot_be_a_node_is_refused_and_nothing_is_changed(five: list[Node
 
 # --- one node ---------------------------------------------------------------------------------------------------------------
 
-OPEN = Roll(("n",), 5, 5, era=1, was=("a", "b"))
+OPEN = Marker(("n",), 5, 5, era=1, was=("a", "b"))
 CLOSED = OPEN._replace(closed=True, to=("m", "n"))
 
 
@@ -620,7 +620,7 @@ def member(store: str) -> Iterator[Member]:
     run(one.close())
 
 
-def _enroll(member: Member, roll: Roll) -> str:
+def _enroll(member: Member, roll: Marker) -> str:
     """The state of the node before."""
     state: str = run(member.roll(WITHIN, True)).loss
     assert run(member.enroll(roll, state, WITHIN))

@@ -15,7 +15,7 @@ from interlock.backends.quorum import QuorumBackend
 from interlock.backends.quorum.poller import Collect
 from interlock.core.claim import Claim, Granted, Renewal
 from interlock.core.lease import DRIFT_RATE, Hold, deadline
-from interlock.core.quorum import Roll
+from interlock.core.quorum import Marker
 from interlock.flow.acquire import acquire, try_acquire
 from interlock.flow.attempt import Attempt
 from interlock.flow.hold import release
@@ -88,7 +88,7 @@ def notice(world: World, *clients: Client) -> None:
 
 
 def test_a_birth_that_was_interrupted_goes_on(world: World) -> None:
-    for node, roll in zip(world.nodes, (None, None, Roll(NAMES)), strict=True):
+    for node, roll in zip(world.nodes, (None, None, Marker(NAMES)), strict=True):
         node.memory.roll = roll  # whoever enrolled them got no further than the last
     assert take(world, world.clients[0]) is not None
     assert all(node.memory.roll is not None for node in world.nodes)
@@ -99,7 +99,7 @@ def test_nodes_that_forgot_are_not_taken_for_new_because_of_one_that_is(world: W
     use(world, alice)
     assert take(world, alice) is not None
     forgets(world, 0)
-    world.nodes[1].memory.roll = Roll(NAMES)
+    world.nodes[1].memory.roll = Marker(NAMES)
     assert take(world, bob) is None
     assert world.nodes[0].memory.roll is None
 

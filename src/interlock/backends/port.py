@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ..core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked
-from ..core.quorum import Roll
+from ..core.quorum import Marker
 from ..core.waits import Wait
 from ..runtime.base import Runtime
 
@@ -96,7 +96,7 @@ class NodeStatus(NamedTuple):
     operator should hear of, in words. `renewed`: the name whose lease was extended last since the roll was closed, if any.
     """
 
-    roll: Roll | None
+    roll: Marker | None
     good: bool
     held: float = 0.0
     loss: str = ""
@@ -105,9 +105,6 @@ class NodeStatus(NamedTuple):
     trouble: tuple[str, ...] = ()
     renewed: str = ""
     waits: tuple[Wait, ...] = ()
-
-
-Standing = NodeStatus  # its name in the stores, for now
 
 
 class Member(Backend, Protocol):
@@ -127,13 +124,13 @@ class Member(Backend, Protocol):
         that all take it agree at once.
         """
 
-    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> NodeStatus:
         """How the node stands. With `mark`: a node without a good roll has a `loss` from now on, if it had none. A good roll
         notes `window` if that is longer than before. `waits` are noted, whether the roll is good or not, as far as the node
         has not noted them before, and counted on by its clock. A store may leave that out: then only a client that lives for
         long enough lets a node back in."""
 
-    async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
+    async def enroll(self, roll: Marker, loss: str, within: float) -> bool:
         """Give it this roll, if it still stands as it did when it said `loss`; whether it took it. Its `high` never falls.
         Never for "": a loss without a name could not be told from the next."""
 
@@ -212,4 +209,4 @@ class LineMember(Member, Protocol):
 Opener = Callable[[Any, Runtime], Backend]
 """What a URL scheme is registered with: `open(url_or_client_object, runtime)`. Must not touch the network."""
 
-__all__ = ["Backend", "Capabilities", "Line", "LineMember", "Member", "NodeStatus", "Opener", "Standing"]
+__all__ = ["Backend", "Capabilities", "Line", "LineMember", "Member", "NodeStatus", "Opener"]

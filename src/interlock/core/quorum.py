@@ -167,7 +167,7 @@ class Extensions:
 
 
 class Marker(NamedTuple):
-    """What a node keeps about itself, and every vote needs. It is good for one life of the node's memory: see `Standing`.
+    """What a node keeps about itself, and every vote needs. It is good for one life of the node's memory: see `NodeStatus`.
 
     `nodes`: the addresses of the quorum that it votes in, in order. `high`: no fence it stored was higher. `seed`: every fence
     that it mints is above this one. `closed`: it votes for nobody, since the list of nodes is being changed, or was changed.
@@ -194,9 +194,6 @@ class Marker(NamedTuple):
     def retired(self) -> bool:
         """The node votes in no list. It knows one that it was a node of, or was to be one of, so that others can be told."""
         return self.closed and self.to == self.nodes
-
-
-Roll = Marker  # its name in the port and in the stores, for now
 
 
 class Quarantine(NamedTuple):

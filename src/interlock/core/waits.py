@@ -5,7 +5,7 @@ until the leases that these hold are over. A client may end before that. So ever
 wait has come, and counts it on by its own clock. The next client asks all nodes and goes on from there.
 
 Invariant: what is believed of a wait is never more than has really passed. It rests on three rules.
-- A note names one loss of memory of one node (`Standing.loss`). A node that forgets again has another loss, and no note.
+- A note names one loss of memory of one node (`NodeStatus.loss`). A node that forgets again has another loss, and no note.
 - The first note of a loss stays. Whoever makes it knows that the node does not vote; what it says later adds nothing. Of
   several ends the nearest counts: by each of them all is over, and a long lease may have been released since.
 - A quorum of nodes must vouch for it: the clock of one may have jumped. It does not matter which nodes: one that has

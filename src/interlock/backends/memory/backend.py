@@ -21,12 +21,12 @@ from ...core.claim import (
     Waiting,
     free,
 )
-from ...core.quorum import Roll
+from ...core.quorum import Marker
 from ...core.token import owner_of
 from ...core.waits import Wait
 from ...errors import Unavailable, UsageError
 from ...runtime.base import Runtime
-from ..port import Backend, Capabilities, Standing
+from ..port import Backend, Capabilities, NodeStatus
 from .inbox import Inbox
 from .state import Memory
 
@@ -153,7 +153,7 @@ class MemoryBackend:
         """See `port.Member.elect`. Nothing is undone here unless it is asked for."""
         self._nodes = tuple(nodes)
 
-    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> NodeStatus:
         """See `port.Member.roll`."""
         memory = self._memory
         with memory.guard:
@@ -167,9 +167,9 @@ class MemoryBackend:
                 held = max([held, *(stand.place.ttl for line in memory.lines.values() for stand in line)])
             renewed, noted = memory.renewed if closed else "", memory.note_waits(waits)
             loss = memory.stamp(self.address)
-            return Standing(memory.roll, memory.good, max(held, 0.0), loss, self.address, renewed=renewed, waits=noted)
+            return NodeStatus(memory.roll, memory.good, max(held, 0.0), loss, self.address, renewed=renewed, waits=noted)
 
-    async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
+    async def enroll(self, roll: Marker, loss: str, within: float) -> bool:
         """See `port.Member.enroll`."""
         memory = self._memory
         with memory.guard:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from ...core.quorum import Roll
+from ...core.quorum import Marker
 from ...core.waits import NOTED, Wait
 
 
@@ -14,7 +14,7 @@ class NodeMemory:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
-        self.roll: Roll | None = None
+        self.roll: Marker | None = None
         self.life = self.enrolled_in = 0  # which life of this memory it is, and the one that the roll is good for
         self.enrolments = 0
         self.renewed = ""  # the name that was extended last since the roll was closed
@@ -29,7 +29,7 @@ class NodeMemory:
 
     @property
     def seed(self) -> int:
-        """What every fence must be above: see `Roll.seed`."""
+        """What every fence must be above: see `Marker.seed`."""
         return 0 if self.roll is None else self.roll.seed
 
     def votes(self, nodes: Sequence[str]) -> bool:
@@ -71,12 +71,12 @@ class NodeMemory:
             self.loss = str(self.losses)
 
     def stamp(self, address: str) -> str:
-        """See `Standing.loss`. Each roll has another one, and another again once a client has voted under it."""
+        """See `NodeStatus.loss`. Each roll has another one, and another again once a client has voted under it."""
         if not self.good or self.roll is None:
             return f"{address}/{self.loss}/{self.life}" if self.loss else ""
         return f"{address}/{self.life}.{self.enrolments}/{self.roll.unused}"
 
-    def enroll(self, roll: Roll) -> None:
+    def enroll(self, roll: Marker) -> None:
         """Take this roll."""
         before = self.roll or roll
         if roll.closed and not (self.roll is not None and self.roll.closed):

@@ -1,7 +1,7 @@
 """One token of this client, and all that is known of it: its state, the nodes that may hold it, and what they owe it.
 
-`ROWS` is the table of states: what may follow what, and by which event; `diagram` draws it. A step that is not in the table
-raises where `check` is on: in the tests and in the simulator.
+`ROWS` is the table of states: what may follow what, and by which event; docs/design.md has it drawn. A step that is not in the
+table raises where `check` is on: in the tests and in the simulator.
 
 Invariants
 - No request of a token that LEAVES or is GONE makes it HELD again: there is no such row.
@@ -155,9 +155,3 @@ class Ticket:
     def lost(self, now: float) -> int:
         """How many nodes do not count for it any more."""
         return sum(now - since > SAME_PATH for since in self.unanswered_since.values())
-
-
-def diagram() -> str:
-    """The table as a mermaid diagram."""
-    arrows = [f"    {row.before.name} --> {row.after.name}: {row.event}" for row in ROWS]
-    return "\n".join(["stateDiagram-v2", "    [*] --> NEW", *arrows, "    GONE --> [*]: after a while"])

@@ -24,6 +24,7 @@ from typing import Any, cast
 
 from ...core import fence as fences
 from ...core.claim import Claim, Granted, Handed, Refused, Unmarked
+from ...core.clock import StoreClock
 from ...core.quorum import SILENT, Tally
 from ...runtime.base import Runtime
 from ..port import LineMember, Member
@@ -124,7 +125,7 @@ class Voting:
         self.poller, self.markers, self.tickets, self.inboxes, self.runtime = poller, markers, tickets, inboxes, runtime
         self._readmission, self._releasing = readmission, releasing
         self._lead_ms = LEAD_MS
-        self._ahead: dict[int, float] = {}  # how far each node's clock is ahead of ours, as far as we know
+        self._clocks: dict[int, StoreClock] = {}  # of the nodes, as far as we know
 
     async def claim(self, claim: Claim, within: float) -> Granted | Refused:
         """See `port.Backend.claim`. Raises NoQuorum when too few nodes say yes or no."""
@@ -169,10 +170,10 @@ class Voting:
                 self.markers.quarantine(index)
 
     def saw_clock(self, index: int, at: float, sent_at: float) -> None:
-        """A node's clock read `at`, some time between `sent_at` and now. What is known is changed no more than need be: it
-        grows more exact with each answer."""
-        known = self._ahead.get(index) or self.runtime.wall_ahead()
-        self._ahead[index] = min(max(known, at - self.runtime.now()), at - sent_at)
+        """A node's clock read `at`, some time between `sent_at` and now."""
+        if index not in self._clocks:
+            self._clocks[index] = StoreClock(self.runtime.wall_ahead())
+        self._clocks[index].heard(sent_at, at, self.runtime.now())
 
     # --- what becomes of it ---------------------------------------------------------------------------------------------
 
@@ -196,8 +197,8 @@ class Voting:
             return Refused(retry_after, tally.owner(), tuple(poll.votes()), spent=True)  # what was granted is being taken back
         kept = await self._stand_back(claim, ticket, tally, each)
         rung = self.tickets.waits(ticket, kept)
-        if self._ahead and not ticket.axis:
-            ticket.axis = median(self._ahead.values())
+        if self._clocks and not ticket.axis:
+            ticket.axis = median(clock.offset for clock in list(self._clocks.values()))
         ticket.splits = ticket.splits + 1 if kept else 0
         retry_after = tally.retry_after()
         if rung or tally.won:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core.claim import Entry, Gone, Granted, Renewal, Waiting, free
-from ..port import Standing
+from ..port import NodeStatus
 from .packing import given, number, roll_of, seconds, text, waits_of
 from .resp import Reply
 
@@ -46,7 +46,7 @@ def _queue(line: Sequence[object]) -> tuple[Waiting, ...]:
     )
 
 
-def standing(reply: Reply) -> Standing | None:
+def standing(reply: Reply) -> NodeStatus | None:
     """What roll.lua says."""
     match reply:
         case [
@@ -70,5 +70,5 @@ def standing(reply: Reply) -> Standing | None:
             roll, state = roll_of(words) if there else None, text(loss)
             replica, renewed = role == b"slave", text(name)
             known, facts = waits_of(noted), tuple(trouble)
-            return Standing(roll, good == 1, held / 1000, state, text(run), replica, facts, renewed, known)
+            return NodeStatus(roll, good == 1, held / 1000, state, text(run), replica, facts, renewed, known)
     return None

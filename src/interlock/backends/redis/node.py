@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...core.claim import SHOWN, Entry
-from ...core.quorum import Roll
+from ...core.quorum import Marker
 from ...core.waits import Wait
 from ...errors import Unavailable
 from ...runtime.base import Runtime
 from ..in_line import InLine
-from ..port import Standing
+from ..port import NodeStatus
 from ..unanswered import Undo
 from . import answers
 from .packing import (
@@ -50,7 +50,7 @@ class RedisNode:
         self._ballot, self._is_live = ballot_of(nodes), is_live
         self._transport.elect(is_live)
 
-    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> NodeStatus:
         """See `port.Member.roll`."""
         told = (b"%d" % mark, b"%d" % ms(window), *words_of_waits(waits))
         reply = await self._run(ROLL, (ROLL_KEY, LOSS_KEY, WAITS_KEY), told, "", (), within)
@@ -58,7 +58,7 @@ class RedisNode:
             raise nonsense(self.address, reply)
         return standing
 
-    async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
+    async def enroll(self, roll: Marker, loss: str, within: float) -> bool:
         """See `port.Member.enroll`."""
         fields = (*words_of(roll), loss.encode(), b"%d" % ms(roll.window))
         match reply := await self._run(ENROLL, (ROLL_KEY, LOSS_KEY), fields, "", (), within):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ...core import fence as fences
 from ...core.claim import Claim, Place
 from ...core.membership import digest, lineage, with_lineage
-from ...core.quorum import Roll
+from ...core.quorum import Marker
 from ...core.waits import Wait
 from .resp import bulk
 from .scripts import CLAIM, HAND_OVER, RELEASE, Request
@@ -97,17 +97,17 @@ def list_hash(nodes: Sequence[str]) -> bytes:
     return digest(nodes).encode()
 
 
-def words_of(roll: Roll) -> tuple[bytes, ...]:
+def words_of(roll: Marker) -> tuple[bytes, ...]:
     """What enroll.lua is told of a roll."""
     listed = CLOSED if roll.closed else list_hash(roll.nodes)
     return "\n".join(roll.nodes).encode(), listed, b"%d" % roll.high, b"%d" % roll.seed, lineage(roll).encode()
 
 
-def roll_of(words: Sequence[object]) -> Roll:
+def roll_of(words: Sequence[object]) -> Marker:
     """What roll.lua tells of one. What is no number there counts as none: somebody spoilt it, and the list will not fit."""
     nodes, high, seed, listed, window, more = (word if isinstance(word, bytes) else b"" for word in words)
     used = number(high) or (0 if nodes else 1)  # one that names no nodes is of an older interlock: somebody has voted under it
-    roll = Roll(tuple(text(nodes).splitlines()), used, number(seed) or 0, listed == CLOSED, (number(window) or 0) / 1000)
+    roll = Marker(tuple(text(nodes).splitlines()), used, number(seed) or 0, listed == CLOSED, (number(window) or 0) / 1000)
     return with_lineage(roll, text(more))
 
 

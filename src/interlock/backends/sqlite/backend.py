@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked
-from ...core.quorum import Roll
+from ...core.quorum import Marker
 from ...core.waits import Wait
 from ...errors import Unavailable, UsageError
 from ...runtime import forks
 from ...runtime.at_exit import rest_at_exit
 from ...runtime.base import by_a_handler, now
 from ..in_line import InLine
-from ..port import Capabilities, Standing
+from ..port import Capabilities, NodeStatus
 from ..unanswered import Unanswered
 from . import faults
 from .file_lock import Budget, Shut
@@ -137,12 +137,12 @@ class SqliteBackend:
         asked = self._ask((claim.token,), within, self._store.vote, (claim, proposal))
         return asked if claim.place is None and claim.token not in self._places else self._in_line(claim, asked)
 
-    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> NodeStatus:
         """See `port.Member.roll`. Waits are not noted here."""
         roll, held, loss = await self._ask((), within, self._store.roll, (mark, window))
-        return Standing(roll, roll is not None, held, loss, identity=self._store.identity)
+        return NodeStatus(roll, roll is not None, held, loss, identity=self._store.identity)
 
-    def enroll(self, roll: Roll, loss: str, within: float) -> Coroutine[Any, Any, bool]:
+    def enroll(self, roll: Marker, loss: str, within: float) -> Coroutine[Any, Any, bool]:
         """See `port.Member.enroll`."""
         return self._ask((), within, self._store.enroll, (roll, loss))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.membership import lineage, with_lineage
-from ...core.quorum import Roll
+from ...core.quorum import Marker
 from . import faults
 from .database import Database, Execute
 from .file_lock import Budget
@@ -29,7 +29,7 @@ class StoreNode(Session):
     nodes = ""
 
     @whole
-    def roll(self, mark: bool, window: float, budget: Budget) -> tuple[Roll | None, float, str]:
+    def roll(self, mark: bool, window: float, budget: Budget) -> tuple[Marker | None, float, str]:
         """The roll of the file, for how long a lease in it may last, and which state or loss of the roll that is."""
         database = self._enter(budget)
         execute = database.execute
@@ -44,8 +44,8 @@ class StoreNode(Session):
             served = None  # nobody is
         return roll, max(ends - self._now() if ends is not None else 0.0, served or 0.0, 0.0), stamp
 
-    def _stand(self, execute: Execute) -> tuple[Roll | None, str]:
-        """The roll, and what names the state that the file is in: see `port.Standing.loss`."""
+    def _stand(self, execute: Execute) -> tuple[Marker | None, str]:
+        """The roll, and what names the state that the file is in: see `port.NodeStatus.loss`."""
         row = execute(ROLL).fetchone()
         if row is None:
             loss = execute(LOSS).fetchone()
@@ -53,11 +53,11 @@ class StoreNode(Session):
         nodes, high, seed, closed, used, window, more, since = row
         if used:
             high = max(high, execute("SELECT counter FROM clock WHERE id = 1").fetchone()[0])
-        roll = with_lineage(Roll(tuple(nodes.splitlines()), high, seed, bool(closed), window), more)
+        roll = with_lineage(Marker(tuple(nodes.splitlines()), high, seed, bool(closed), window), more)
         return roll, f"{since} {roll.unused}"
 
     @whole
-    def enroll(self, roll: Roll, loss: str, budget: Budget) -> bool:
+    def enroll(self, roll: Marker, loss: str, budget: Budget) -> bool:
         """Give the file this roll, unless it is in another state by now."""
         database = self._enter(budget)
         execute = database.execute

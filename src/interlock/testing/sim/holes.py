@@ -10,13 +10,13 @@ from math import inf
 from typing import Any
 
 from ...backends.memory import MemoryBackend
-from ...backends.port import Standing
+from ...backends.port import NodeStatus
 from ...backends.quorum import markers, opening
 from ...backends.quorum.markers import Markers
 from ...backends.quorum.readmission import Readmission
 from ...backends.unanswered import Unanswered
 from ...core.lease import Hold
-from ...core.quorum import Quarantine, Roll
+from ...core.quorum import Marker, Quarantine
 from ...core.waits import Wait
 from ...flow.context import Context
 from ...flow.waiting import wait
@@ -56,11 +56,11 @@ def _silence_is_loss() -> list[Patch]:
 
 def _old_wait() -> list[Patch]:
     class Nameless(MemoryBackend):
-        async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
+        async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> NodeStatus:
             standing = await super().roll(within, mark, window, waits)
             return standing._replace(loss="1" if standing.loss else "")
 
-        async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
+        async def enroll(self, roll: Marker, loss: str, within: float) -> bool:
             return await super().enroll(roll, self._memory.stamp(self.address), within)
 
     return [(Node, "backend_type", Nameless)]

@@ -7,10 +7,10 @@ from math import inf
 from typing import Any
 
 from ...backends.in_line import InLine
-from ...backends.port import Capabilities, Standing
+from ...backends.port import Capabilities, NodeStatus
 from ...backends.unanswered import Undo
 from ...core.claim import Announced, Claim, Entry, Gone, Granted, Handed, Refused, Renewal, Unmarked
-from ...core.quorum import Roll
+from ...core.quorum import Marker
 from ...core.waits import Wait
 from ...errors import Unavailable
 from .kernel import Struck
@@ -218,12 +218,12 @@ class SimMember:
         entry: Entry = await self.path.call("inspect", (name,), (), within)
         return entry
 
-    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> Standing:
+    async def roll(self, within: float, mark: bool = False, window: float = 0.0, waits: Sequence[Wait] = ()) -> NodeStatus:
         """See `port.Member.roll`."""
-        standing: Standing = await self.path.call("roll", (mark, window, waits), (), within)
+        standing: NodeStatus = await self.path.call("roll", (mark, window, waits), (), within)
         return standing
 
-    async def enroll(self, roll: Roll, loss: str, within: float) -> bool:
+    async def enroll(self, roll: Marker, loss: str, within: float) -> bool:
         """See `port.Member.enroll`."""
         taken: bool = await self.path.call("enroll", (roll, loss), (), within)
         return taken

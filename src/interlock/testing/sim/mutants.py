@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ...backends import unanswered
 from ...backends.memory import Memory, MemoryBackend
-from ...backends.port import Standing
+from ...backends.port import NodeStatus
 from ...backends.quorum import poller
 from ...backends.quorum.readmission import Readmission
 from ...backends.quorum.vote import Voting
@@ -21,7 +21,7 @@ from ...backends.unanswered import Unanswered
 from ...core import lease, quorum, renewal
 from ...core.claim import Gone, Granted, Renewal
 from ...core.lease import Hold
-from ...core.quorum import Roll
+from ...core.quorum import Marker
 from ...core.renewal import Step
 from ...errors import Unavailable
 from ...flow import ask, closing
@@ -165,7 +165,7 @@ def _ungated_restart() -> list[Patch]:
     def with_a_roll(self: Node) -> None:
         restart(self)
         if self.memory.roll is None:
-            self.memory.roll, self.memory.enrolled_in = Roll(self._nodes), self.memory.life
+            self.memory.roll, self.memory.enrolled_in = Marker(self._nodes), self.memory.life
 
     return [(Node, "restart", with_a_roll)]
 
@@ -183,8 +183,8 @@ def _any_life() -> list[Patch]:
 def _any_wait() -> list[Patch]:
     informed = Readmission._informed
 
-    def by_any_loss(self: Any, quarantine: Any, others: list[Standing], own: Standing) -> Any:
-        def oldest(standing: Standing) -> Standing:
+    def by_any_loss(self: Any, quarantine: Any, others: list[NodeStatus], own: NodeStatus) -> Any:
+        def oldest(standing: NodeStatus) -> NodeStatus:
             return standing._replace(waits=tuple(wait._replace(loss=quarantine.loss) for wait in standing.waits[:1]))
 
         return informed(self, quarantine, [oldest(other) for other in others], oldest(own))

@@ -13,7 +13,7 @@ from ...backends.memory import Inbox, Memory, MemoryBackend
 from ...core import fence as fences
 from ...core.claim import Announced, Claim, Granted, Handed
 from ...core.fence import EPOCH_MS
-from ...core.quorum import Roll
+from ...core.quorum import Marker
 from ...runtime.base import Runtime
 from .kernel import Kernel
 
@@ -80,7 +80,7 @@ class Node:
         self._nodes: tuple[str, ...] = ()
         self.forget()
         if not newborn:
-            self.memory.roll = Roll(nodes)
+            self.memory.roll = Marker(nodes)
 
     def now(self) -> float:
         """Its clock: expiry follows it."""
