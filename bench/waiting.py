@@ -456,7 +456,7 @@ async def _many_locks(node: Node, locks: int, each: int) -> str:
                 served += 1
 
         tasks = [asyncio.create_task(work(lease.name)) for lease in leases for _ in range(each)]
-        while sum(len(door.waiters) for door in client._site.queue._queues.values()) < locks * each:
+        while sum(len(door.waiters) for door in client._context.queue._queues.values()) < locks * each:
             await asyncio.sleep(0.05)
         await asyncio.sleep(1)
         info, stats = node.info("clients"), node.info("stats")

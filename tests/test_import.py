@@ -31,7 +31,7 @@ HEAVY |= {"urllib", "typing", "threading", "random", "secrets", "hashlib", "unic
 
 
 def run(code: str) -> str:
-    """What a fresh interpreter prints. -I -S: neither site-packages nor the environment of this test load anything."""
+    """What a fresh interpreter prints. -I -S: neither context-packages nor the environment of this test load anything."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-W", "error", "-c", f"import sys; sys.path.insert(0, {SOURCE!r})\n{code}"],
         env={key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "INTERLOCK", "COV"))},

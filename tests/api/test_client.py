@@ -484,7 +484,7 @@ def use(n):
 threads = [threading.Thread(target=use, args=(n,)) for n in range(8)]
 [t.start() for t in threads]; [t.join() for t in threads]
 assert len(made) == 1, made
-assert len({id(lock._site.backend) for lock in locks}) == 1
+assert len({id(lock._context.backend) for lock in locks}) == 1
 with interlock.lock("y") as lease:
     assert lease.ttl == 10.0
     assert interlock.lock("y").try_acquire() is None

@@ -173,7 +173,7 @@ def test_a_release_that_is_struck_and_gets_no_answer_says_so(monkeypatch: pytest
 
     with Client(f"memory://{uuid4().hex}", ttl=0.2, renew=False) as client:
         lease = client.lock("x").acquire()
-        monkeypatch.setattr(client._site.backend, "release", silent)
+        monkeypatch.setattr(client._context.backend, "release", silent)
         with struck("flow/waiting/queue.py", "heir", Limit("struck")), pytest.raises(Limit) as caught:
             lease.release()
         assert any("was not released" in note for note in caught.value.__notes__)
@@ -210,7 +210,7 @@ def test_a_lock_that_somebody_derives_from() -> None:
 
     with Client(f"memory://{uuid4().hex}") as client:
         plain = client.lock("x")
-        with Mine(plain._site, plain._keeper, "x", plain._options):
+        with Mine(plain._context, plain._keeper, "x", plain._options):
             assert client.inspect("x").held
         assert not client.inspect("x").held
     assert ended == [(None, None, None)]

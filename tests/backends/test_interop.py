@@ -48,11 +48,11 @@ def test_redis_py_excludes_us(node: Node) -> None:
             assert entry.remaining is not None
             assert 15 < entry.remaining <= 20
             assert expired.release() is False
-            assert ours._site.backend  # and past the flow's caution: the script itself compares
+            assert ours._context.backend  # and past the flow's caution: the script itself compares
             from interlock.runtime.blocking import run
 
-            assert run(ours._site.backend.release("shared", expired.token, 1.0)) is False
-            run(ours._site.backend.undo("shared", expired.token, 1.0))
+            assert run(ours._context.backend.release("shared", expired.token, 1.0)) is False
+            run(ours._context.backend.undo("shared", expired.token, 1.0))
             assert held.owned()
         with ours.lock("shared", timeout=0) as lease:
             assert lease.fence > expired.fence

@@ -691,7 +691,7 @@ def test_an_inbox_is_let_go_of_once_not_in_every_generation(valkey_node: Node, t
     of that one must not lose it."""
     log = tmp_path / "log"
     with interlock.Client(valkey_node.url) as client:
-        backend: Any = client._site.backend
+        backend: Any = client._context.backend
         run(backend.open_inbox(5.0))
         (subscription,) = backend._transport._subscriptions
         number = subscription.fileno()

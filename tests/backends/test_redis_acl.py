@@ -85,7 +85,7 @@ def enroll(line: RedisBackend) -> None:
 
 
 def backend_of(client: interlock.Client) -> RedisBackend:
-    backend = client._site.backend
+    backend = client._context.backend
     assert isinstance(backend, RedisBackend)
     return backend
 
@@ -375,7 +375,7 @@ def test_the_first_claim_says_all_that_is_missing_in_one_error(node: Node, colou
     node.command("ACL", "SETUSER", "user", "reset", "on", ">pass", "~n*", "+@all", *(f"-{rule[1:]}" for rule in missing))
 
     async def body(kit: Kit) -> None:
-        backend: Any = kit.client()._site.backend
+        backend: Any = kit.client()._context.backend
         if quorum:
             backend.elect(NODES, lambda token: False)
 
@@ -488,7 +488,7 @@ def test_users_of_one_quorum_need_not_see_each_others_names(make_nodes: Callable
         lease = await one.lock("one:long", ttl=3600).acquire(timeout=5)
         for ttl in (5, 60):
             assert await (await two.lock("two:x", ttl=ttl).acquire(timeout=5)).release()
-        standings = [await node.member.roll(WITHIN) for node in two._site.backend.nodes]
+        standings = [await node.member.roll(WITHIN) for node in two._context.backend.nodes]
         assert all(3500 < standing.held <= 3600 for standing in standings)
         for node in nodes:  # those that are over are forgotten, whoever they were
             node.command("ZADD", "interlock:roll:long", *(word for n in range(40) for word in ("1", f"one:over:{n}")))

@@ -173,7 +173,7 @@ def test_what_is_announced_is_believed_only_if_it_was_granted_after_the_last_ans
     with interlock.Client(node.url) as client, interlock.Client(node.url) as other, ThreadPoolExecutor(1) as pool:
         lease = client.lock("n", ttl=60, renew=False).acquire()
         waits = pool.submit(lambda: other.lock("n", ttl=20).acquire(timeout=0.5 if not newer else 10))
-        while not any(waiter.after is not None for waiter in list(other._site.queue.in_line.values())):
+        while not any(waiter.after is not None for waiter in list(other._context.queue.in_line.values())):
             time.sleep(0.005)
         (member,) = node.command("ZRANGE", "interlock:{n}:line", 0, -1)
         token, inbox, _ = member.decode().rsplit(" ", 2)

@@ -705,7 +705,7 @@ import sys, time, interlock
 from interlock.core.claim import Claim, Place
 from interlock.runtime.blocking import run
 client = interlock.Client(sys.argv[1])
-line, token = client._site.backend, client._site.runtime.token
+line, token = client._context.backend, client._context.runtime.token
 for arrival in range(1, 6):
     run(line.claim(Claim("n", token(), 20.0, Place(arrival, run(line.open_inbox(5.0)), 3.0)), 5.0))
 print("waiting", flush=True)
@@ -891,9 +891,9 @@ def test_a_forked_child_has_an_inbox_of_its_own(node: Node) -> None:
     from interlock.runtime.blocking import run
 
     with interlock.Client(node.url) as client:
-        line: Any = client._site.backend
+        line: Any = client._context.backend
         mine = run(line.open_inbox(WITHIN))
-        holder, waiter = (client._site.runtime.token() for _ in range(2))
+        holder, waiter = (client._context.runtime.token() for _ in range(2))
         run(line.claim(Claim("n", holder, 20.0), WITHIN))
         run(line.claim(Claim("n", waiter, 20.0, Place(1000, mine, GRANT)), WITHIN))
         pid = os.fork()
@@ -901,14 +901,14 @@ def test_a_forked_child_has_an_inbox_of_its_own(node: Node) -> None:
             code = 2
             try:
                 with pytest.raises(interlock.Unavailable):
-                    run(line.hear(client._site.runtime.now()))
+                    run(line.hear(client._context.runtime.now()))
                 theirs = run(line.open_inbox(WITHIN))
-                code = 0 if theirs != mine and run(line.hear(client._site.runtime.now() + 0.2)) == [] else 1
+                code = 0 if theirs != mine and run(line.hear(client._context.runtime.now() + 0.2)) == [] else 1
             finally:
                 os._exit(code)
         assert os.waitpid(pid, 0)[1] == 0
         assert run(line.release("n", holder, WITHIN)) is True
-        (announced,) = run(line.hear(client._site.runtime.now() + WITHIN))
+        (announced,) = run(line.hear(client._context.runtime.now() + WITHIN))
         assert announced.token == waiter
         assert run(line.open_inbox(WITHIN)) == mine
 

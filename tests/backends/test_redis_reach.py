@@ -181,7 +181,7 @@ def test_a_connection_that_was_opened_is_not_looked_at_again(valkey_node: Node) 
     """A quorum asks for the lag of each node at every question."""
     with interlock.Client(valkey_node.url) as client:
         client.inspect("x")
-        transport: Any = client._site.backend._transport  # type: ignore[attr-defined]
+        transport: Any = client._context.backend._transport  # type: ignore[attr-defined]
         (one,) = transport._connector.under_way
         one.thread.join()
         assert transport.lag() == 0.0
@@ -515,7 +515,7 @@ def test_a_connection_whose_number_means_another_file_by_now_is_forgotten_not_cl
     """A program closes all descriptors without a fork. That breaks our connections, and must not break its files."""
     with interlock.Client(valkey_node.url) as client:
         client.inspect("x")
-        transport: Any = client._site.backend._transport  # type: ignore[attr-defined]
+        transport: Any = client._context.backend._transport  # type: ignore[attr-defined]
         (wire,) = transport._idle
         number = wire.fileno()
         with open(tmp_path / "file", "w+b") as file:

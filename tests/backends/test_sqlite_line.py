@@ -61,11 +61,11 @@ class Someone:
 
     def __init__(self, kit: Kit) -> None:
         self.client: Any = kit.client()
-        self.backend: Any = self.client._site.backend
+        self.backend: Any = self.client._context.backend
         self.inbox = ""
 
     def token(self) -> str:
-        return str(self.client._site.runtime.token())
+        return str(self.client._context.runtime.token())
 
     async def claim(self, token: str, arrival: int = 0, name: str = "x", ttl: float = 30.0) -> Any:
         """With an arrival: waits in line."""

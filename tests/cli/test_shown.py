@@ -39,7 +39,7 @@ class Evil:
         self._stack.close()
 
     def _disguise(self, client: interlock.Client, number: int) -> None:
-        client._site.runtime.token = lambda note="": f"{number:032x}~{EVIL}"  # type: ignore[method-assign]
+        client._context.runtime.token = lambda note="": f"{number:032x}~{EVIL}"  # type: ignore[method-assign]
 
     def _wait(self, waiter: interlock.Client) -> None:
         with pytest.raises(interlock.UsageError, match="closed"):
@@ -77,7 +77,7 @@ def test_the_votes_of_a_quorum(run: Run, make_nodes: Callable[..., list[Node]]) 
     nodes = make_nodes(3)
     urls = [node.url for node in nodes]
     with interlock.Client(urls) as holder:
-        holder._site.runtime.token = lambda note="": f"{1:032x}~{EVIL}"  # type: ignore[method-assign]
+        holder._context.runtime.token = lambda note="": f"{1:032x}~{EVIL}"  # type: ignore[method-assign]
         with holder.lock("job"):
             busy = run("run", "job", "-n", "--url", ",".join(urls), "--", "true")
             status = run("status", "job", "--url", ",".join(urls))

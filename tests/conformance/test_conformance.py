@@ -41,7 +41,7 @@ def test_what_each_store_declares(store: str) -> None:
         "redis": Capabilities(processes=True, hosts=True, survives=True, foreign=True, lines=True, light=True),
     }
     with Client(store) as client:
-        assert client._site.backend.capabilities == declared[store.partition(":")[0]]
+        assert client._context.backend.capabilities == declared[store.partition(":")[0]]
 
 
 def test_a_case_that_needs_more_than_a_store_has_is_left_out_openly() -> None:

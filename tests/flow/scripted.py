@@ -163,10 +163,10 @@ class Stage:
     ) -> None:
         self.world = World(jitter)
         self.store = Store(self.world)
-        self.site = Context.of(self.store, self.world, request_timeout)
-        keeper, options = Keeper(self.site), Options(ttl, timeout, FIXED)
-        self.lock = Lock(self.site, keeper, "x", options)
-        self.alock = AsyncLock(self.site, keeper, "x", options)
+        self.context = Context.of(self.store, self.world, request_timeout)
+        keeper, options = Keeper(self.context), Options(ttl, timeout, FIXED)
+        self.lock = Lock(self.context, keeper, "x", options)
+        self.alock = AsyncLock(self.context, keeper, "x", options)
 
     def held(self, ttl: float = 10.0, fence: int = 7) -> Any:
         """A lease on the lock."""

@@ -278,8 +278,8 @@ def test_giving_up_says_who_has_it_and_for_how_long(refused: Refused, said: str)
 def test_a_cancelled_task_leaves_when_its_claim_is_undone() -> None:
     async def main() -> None:
         stage = Stage()
-        stage.site = stage.site._replace(runtime=AsyncioRuntime())
-        stage.alock._site = stage.site
+        stage.context = stage.context._replace(runtime=AsyncioRuntime())
+        stage.alock._context = stage.context
         asked, undone, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def hang() -> None:

@@ -68,7 +68,7 @@ async def sweep(client: AsyncClient, work: Callable[[], Coroutine[Any, Any, Any]
 
         task = asyncio.create_task(attempt())
         (outcome,) = await asyncio.gather(task, return_exceptions=True)
-        await client._site.runtime.settle()  # a quorum's releases go on behind the caller's back, for one request at most
+        await client._context.runtime.settle()  # a quorum's releases go on behind the caller's back, for one request at most
         assert others() == tasks, "a task was left behind"
         if trial.reached:
             assert isinstance(outcome, asyncio.CancelledError), f"the cancellation at await {k} was swallowed: {outcome!r}"

@@ -179,9 +179,9 @@ def test_an_heir_that_leaves_is_passed_over_before_the_connections_go(
                 said.append(notes(error))
 
         async def release() -> None:
-            while (first := _first(client, name)) is None or not lease._site.queue.is_next(first):
+            while (first := _first(client, name)) is None or not lease._context.queue.is_next(first):
                 await kit.sleep(0.002)
-            while not lease._site.listener._inbox:
+            while not lease._context.listener._inbox:
                 await kit.sleep(0.002)
             proxy.delay(0.2)
             assert await lease.release()
@@ -200,7 +200,7 @@ def test_an_heir_that_leaves_is_passed_over_before_the_connections_go(
 
 
 def _first(client: Any, name: str) -> Any:
-    door = client._site.queue._queues.get(name)
+    door = client._context.queue._queues.get(name)
     return door.waiters[0] if door is not None and door.waiters else None
 
 
@@ -297,7 +297,7 @@ def test_a_signal_handler_that_closes_amid_an_acquire(proxy: FaultProxy, valkey_
         assert rival.inspect(name).waiters == 0
         lease.release()
     assert not held(valkey_node, name)
-    wait_for(lambda: not client._site.backend._transport._idle)  # type: ignore[attr-defined]
+    wait_for(lambda: not client._context.backend._transport._idle)  # type: ignore[attr-defined]
     wait_for(lambda: all(thread.name != "interlock-close" for thread in threading.enumerate()))
     rival.close()
 
@@ -386,13 +386,13 @@ def test_a_refusal_because_of_the_close_itself_says_what_may_stay(name: str, col
 
     async def body(kit: Kit) -> None:
         client = kit.client(ttl=30)
-        site = client._site
+        context = client._context
 
         async def claim(*_: object) -> Any:
-            site.queue.close()
-            raise site.closed()
+            context.queue.close()
+            raise context.closed()
 
-        site.backend.claim = claim  # type: ignore[method-assign]
+        context.backend.claim = claim  # type: ignore[method-assign]
         with pytest.raises(UsageError, match="is closed") as caught:
             await getattr(client.lock(name), verb)()
         assert f"'{name}' may stay locked for up to 30 s" in notes(caught.value)
@@ -466,7 +466,7 @@ def test_what_a_keeper_has_still_to_give_back_is_given_back_at_the_close(
             proxy.drop_replies()
             await lease.extend(60)
         assert await lease.wait_lost(PATIENCE)
-        await kit.sleep(max(lease._hold.deadline - lease._site.runtime.now(), 0) + 0.001)
+        await kit.sleep(max(lease._hold.deadline - lease._context.runtime.now(), 0) + 0.001)
         proxy.heal()
         await client.close()
         assert not held(valkey_node, name)
@@ -481,7 +481,7 @@ def test_what_is_asked_while_a_client_is_being_closed_is_told_that(proxy: FaultP
     async def body(kit: Kit) -> None:
         client = kit.client(ttl=5)
         lease = await client.lock(name).acquire()
-        client._site.queue.close()  # as far as the close has come
+        client._context.queue.close()  # as far as the close has come
         with pytest.raises(UsageError, match="is closed"):
             await lease.extend(600)
         assert (await client.inspect(name)).remaining <= 5
@@ -501,7 +501,7 @@ def test_a_client_can_be_closed_though_its_loop_is(store: str) -> None:
     async def leave(client: AsyncClient) -> list[Any]:
         held = await client.lock(name).acquire()
         waits = asyncio.ensure_future(client.lock(name).acquire())
-        while (door := client._site.queue._queues[name]).waiters == [] or door.waiters[0].bell is None:
+        while (door := client._context.queue._queues[name]).waiters == [] or door.waiters[0].bell is None:
             await asyncio.sleep(0.002)
         return [held, waits]
 

@@ -59,7 +59,7 @@ async def eventually(kit: Kit, true: Callable[[], object]) -> None:
 
 
 def asleep(client: Any, name: str, number: int = 1) -> bool:
-    door = client._site.queue._queues.get(name)
+    door = client._context.queue._queues.get(name)
     return door is not None and [waiter.bell is not None for waiter in door.waiters] == [True] * number
 
 
@@ -116,7 +116,7 @@ def test_the_body_of_a_block_is_stopped_at_an_end_that_came_nearer_by_itself() -
             began = time.monotonic()
             with pytest.raises(LeaseLost):
                 async with client.lock("x") as lease:
-                    lease._hold.unconfirmed(lease._site.runtime.now(), 0.3)
+                    lease._hold.unconfirmed(lease._context.runtime.now(), 0.3)
                     await asyncio.sleep(PATIENCE)
             assert time.monotonic() - began < NOISE
 
@@ -208,7 +208,7 @@ def test_an_extension_that_comes_through_after_the_loss_was_told_is_given_back(c
     async def body(kit: Kit) -> None:
         client, other = kit.client(ttl=0.6, renew=True), kit.client()
         lease = await client.lock("x").acquire()
-        backend, hold = client._site.backend, lease._hold
+        backend, hold = client._context.backend, lease._hold
         extend = backend.extend
 
         async def late(*args: Any) -> Any:
@@ -335,7 +335,7 @@ def test_a_release_that_is_overtaken_by_another_of_the_same_lease_is_no_loss(col
     async def body(kit: Kit) -> None:
         client = kit.client(ttl=30)
         lease = await client.lock("x", on_lost=lambda lease: told.append(lease.reason)).acquire()
-        backend, sent, did = lease._site.backend, [], []
+        backend, sent, did = lease._context.backend, [], []
         real = backend.release
 
         async def slow(name: str, token: str, within: float) -> bool:
@@ -400,21 +400,21 @@ def test_a_loss_that_is_told_while_a_release_begins_is_a_loss(colour: str) -> No
 
     class Late(dict[Any, Any]):
         def setdefault(self, key: Any, mark: Any = None) -> Any:
-            run_out(site, key, site.runtime.now())
+            run_out(context, key, context.runtime.now())
             return super().setdefault(key, mark)
 
     async def body(kit: Kit) -> None:
-        nonlocal site
+        nonlocal context
         client = kit.client(ttl=30)
         lease = await client.lock("x", on_lost=lambda lease: told.append(lease.name)).acquire()
-        site = lease._site
-        site.inside.busy = Late()
+        context = lease._context
+        context.inside.busy = Late()
         assert await lease.release() is False
         await eventually(kit, lambda: told)
         assert (lease.state, told) == ("lost", ["x"]), "not released as well"
-        site.inside.busy = {}
+        context.inside.busy = {}
 
-    site: Any = None
+    context: Any = None
     run_body(body, f"memory://{uuid4().hex}", colour)
 
 
@@ -424,13 +424,13 @@ def test_a_loss_that_is_found_while_a_release_is_on_its_way_is_told_to_nobody(co
     async def body(kit: Kit) -> None:
         client = kit.client(ttl=30)
         lease = await client.lock("x", on_lost=lambda lease: told.append(lease.name)).acquire()
-        site, real = lease._site, lease._site.backend.release
+        context, real = lease._context, lease._context.backend.release
 
         async def slow(name: str, token: str, within: float) -> bool:
-            run_out(site, lease._hold, site.runtime.now())
+            run_out(context, lease._hold, context.runtime.now())
             return await real(name, token, within)
 
-        site.backend.release = slow  # type: ignore[method-assign]
+        context.backend.release = slow  # type: ignore[method-assign]
         assert await lease.release() is True
         assert lease.state == "released"
 
@@ -483,7 +483,7 @@ def test_a_listener_that_was_cancelled_before_it_began_is_started_again() -> Non
         store = f"memory://{uuid4().hex}"
         async with AsyncClient(store, ttl=30) as client, AsyncClient(store, ttl=30) as other:
             lease, waiter = await other.lock("x").acquire(), asyncio.create_task(client.lock("x").acquire())
-            hub = client._site.listener
+            hub = client._context.listener
             while hub._spawned is None:
                 await asyncio.sleep(0)
             first: Any = hub._spawned

@@ -301,7 +301,7 @@ def test_closing_the_client_ends_the_keeper(store: str) -> None:
 def test_a_defect_of_ours_does_not_end_renewal(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(keep, "HICCUP", 0.01)
     with interlock.Client("memory://defect") as client:
-        real, broken = client._site.backend.renew, 2
+        real, broken = client._context.backend.renew, 2
 
         async def renew(leases: Any, within: float) -> Any:
             nonlocal broken
@@ -310,7 +310,7 @@ def test_a_defect_of_ours_does_not_end_renewal(monkeypatch: pytest.MonkeyPatch, 
                 raise RuntimeError("a defect")
             return await real(leases, within)
 
-        monkeypatch.setattr(client._site.backend, "renew", renew)
+        monkeypatch.setattr(client._context.backend, "renew", renew)
         with caplog.at_level(logging.ERROR), client.lock("x", ttl=TTL) as lease:
             time.sleep(3 * TTL)
             assert lease.state == "held"

@@ -112,7 +112,7 @@ def test_a_grant_that_cannot_become_a_lease_is_given_back(monkeypatch: pytest.Mo
             raise RuntimeError("can't start new thread")
 
         with monkeypatch.context() as patch:
-            patch.setattr(client._site.runtime, "spawn", refused)
+            patch.setattr(client._context.runtime, "spawn", refused)
             with pytest.raises(interlock.Unavailable, match="gives no thread"):
                 await client.lock("x", ttl=60).acquire()
             with pytest.raises(interlock.Unavailable, match="gives no thread"):
@@ -273,7 +273,7 @@ def test_a_callback_that_raises_a_cancellation_ends_no_renewal(caplog: pytest.Lo
 
 def never_asks(client: Any, kit: Kit, until: float) -> None:
     """From now on a release cannot even be sent, and says so at that moment, not before."""
-    backend, now = client._site.backend, client._site.runtime.now
+    backend, now = client._context.backend, client._context.runtime.now
 
     async def release(*_: object) -> bool:
         await kit.sleep(max(until - now(), 0.0))
@@ -329,7 +329,7 @@ def test_a_lease_whose_release_failed_is_looked_at_at_once() -> None:
     with Client(f"memory://{uuid4().hex}", ttl=1000) as client:
         lease, seen = client.lock("x").acquire(), []  # type: ignore[var-annotated]
         never_asks(client, SimpleNamespace(sleep=AsyncMock()), 0.0)  # type: ignore[arg-type]
-        client._site.queue.mind = seen.append
+        client._context.queue.mind = seen.append
         with pytest.raises(interlock.Unavailable):
             lease.release()
         assert seen == [lease._hold]
@@ -344,7 +344,7 @@ def test_a_lease_whose_release_failed_is_not_renewed(colour: str) -> None:
         never_asks(client, kit, 0.0)
         with pytest.raises(interlock.Unavailable, match="was not released: it ends with its ttl"):
             await lease.release()
-        backend: Any = client._site.backend
+        backend: Any = client._context.backend
         del backend.release, backend.undo  # the store is back
         assert await lease.wait_lost(PATIENCE)
         assert lease.reason == "expired"

@@ -92,7 +92,7 @@ class Waiting:
 
 
 def waiters(client: Client) -> int:
-    return sum(len(queue.waiters) for queue in client._site.queue._queues.values())
+    return sum(len(queue.waiters) for queue in client._context.queue._queues.values())
 
 
 def wait_for(check: Any) -> None:
@@ -121,7 +121,7 @@ def test_while_it_takes_a_lock_that_it_has_waited_for(url: str, deaf: bool, monk
 
     with Client(url) as holder, Client(url, ttl=30) as client:
         if deaf:
-            monkeypatch.setattr(client._site.listener, "listen", no_inbox)
+            monkeypatch.setattr(client._context.listener, "listen", no_inbox)
         holder.lock("x", ttl=0.3, renew=False).acquire()  # left to expire: the waiter gets it by its own question
         with struck("flow/waiting/queue.py", "got"):
             client.lock("x").acquire(timeout=SOON)
@@ -172,7 +172,7 @@ def test_while_it_hands_over(url: str, file: str, function: str, caller: str) ->
         assert lease.state == "released", "it was given back, and nobody took it away"
         assert not told
         assert "released" in heard, "whoever waits for its end knows"
-        wait_for(lambda: not waiters(client) and not client._site.queue.in_line)
+        wait_for(lambda: not waiters(client) and not client._context.queue.in_line)
 
 
 @pytest.mark.parametrize("function", ["_open", "_opened"])
@@ -183,8 +183,8 @@ def test_while_it_opens_the_inbox(url: str, function: str) -> None:
         with struck("flow/waiting/listener.py", function):
             client.lock("x").acquire(timeout=1)
         waiting = Waiting(client, "x")
-        wait_for(lambda: client._site.queue.in_line)
-        assert client._site.listener._opening is None
+        wait_for(lambda: client._context.queue.in_line)
+        assert client._context.listener._opening is None
         lease.release()
         assert waiting.served()
 
@@ -214,12 +214,12 @@ def test_who_is_served_and_frozen_costs_those_behind_it_seconds(url: str, monkey
     """Not what was left to the holder before it, although that is all that they were told."""
     monkeypatch.setattr(queues, "RELY", 0.3)
     with Client(url, ttl=600) as holder, Client(url) as frozen, Client(url) as client:
-        lease, line = holder.lock("x").acquire(), frozen._site.backend
+        lease, line = holder.lock("x").acquire(), frozen._context.backend
         inbox = run(line.open_inbox(1.0))  # type: ignore[attr-defined]
-        claim = Claim("x", frozen._site.runtime.token(), 600, Place(1, inbox, 0.2))
+        claim = Claim("x", frozen._context.runtime.token(), 600, Place(1, inbox, 0.2))
         assert isinstance(run(line.claim(claim, 1.0)), Refused)
         waiting = Waiting(client, "x")
-        wait_for(lambda: client._site.queue.in_line)
+        wait_for(lambda: client._context.queue.in_line)
         began = time.monotonic()
         lease.release()
         wait_for(lambda: run(line.inspect("x", 1.0)).held)
@@ -238,7 +238,7 @@ def test_sqlite_an_extension_that_was_cancelled_is_not_on_record_for_ever(tmp_pa
                 with suppress(asyncio.CancelledError):
                     await task
                 assert await lease.release()
-            assert not client._site.backend._ledger.records  # type: ignore[attr-defined]
+            assert not client._context.backend._ledger.records  # type: ignore[attr-defined]
 
     asyncio.run(main())
 
@@ -247,7 +247,7 @@ def test_on_a_quorum_who_is_in_line_asks_half_as_often() -> None:
     """A question costs each node seven commands: a hundred who wait on five nodes may cost ten in a second, in all."""
     nodes = [f"memory://{uuid.uuid4().hex}" for _ in range(3)]
     with Client(nodes[0]) as one, Client(nodes) as several:
-        assert (one._site.queue.rely, several._site.queue.rely) == (3.0, 6.0)
+        assert (one._context.queue.rely, several._context.queue.rely) == (3.0, 6.0)
 
 
 @pytest.mark.parametrize("after", ["BEGIN", "COMMIT"])
@@ -256,7 +256,7 @@ def test_sqlite_a_handlers_timeout_is_not_taken_for_the_files(tmp_path: Path, af
     with Client(f"sqlite://{tmp_path}/locks.db", ttl=60, renew=False) as client:
         with client.lock("warm"):
             pass
-        database: Any = client._site.backend._store._database  # type: ignore[attr-defined]
+        database: Any = client._context.backend._store._database  # type: ignore[attr-defined]
         execute, times = database.execute, 0
 
         def struck(sql: str, *args: Any) -> Any:
@@ -273,7 +273,7 @@ def test_sqlite_a_handlers_timeout_is_not_taken_for_the_files(tmp_path: Path, af
         assert type(caught.value) is TimeoutError
         assert times == 1
         assert not client.inspect("x").held
-        assert client._site.backend._store._database is database, "there is nothing wrong with the file"  # type: ignore[attr-defined]
+        assert client._context.backend._store._database is database, "there is nothing wrong with the file"  # type: ignore[attr-defined]
         with client.lock("x", timeout=0):
             pass
 
@@ -301,7 +301,7 @@ def test_whoever_comes_after_an_heir_that_left_is_told_although_a_signal_struck(
         return handed
 
     with Client(url, ttl=30) as client:
-        backend: Any = client._site.backend
+        backend: Any = client._context.backend
         hand_over = backend.hand_over
         monkeypatch.setattr(backend, "hand_over", slowly)
         lease = client.lock("x").acquire()
@@ -338,7 +338,7 @@ def test_a_listener_that_fails_at_once_is_started_again(monkeypatch: pytest.Monk
     """It ends before whoever started it has noted that it did."""
     url, ended = f"memory://{uuid.uuid4().hex}", []  # type: ignore[var-annotated]
     with Client(url, ttl=30) as holder, Client(url, ttl=30) as client:
-        line: Any = client._site.backend
+        line: Any = client._context.backend
         hear, lease = line.hear, holder.lock("x").acquire()
 
         async def fail(until: float) -> Any:
@@ -346,7 +346,7 @@ def test_a_listener_that_fails_at_once_is_started_again(monkeypatch: pytest.Monk
             raise RuntimeError("a defect")
 
         monkeypatch.setattr(line, "hear", fail)
-        with late(client._site.runtime, ended):
+        with late(client._context.runtime, ended):
             waiting = Waiting(client, "x")
             wait_for(lambda: len(ended) == 2)  # those in line were told to ask, and so it was started again
         lease.release()
@@ -356,8 +356,8 @@ def test_a_listener_that_fails_at_once_is_started_again(monkeypatch: pytest.Monk
 def test_two_listeners_do_not_hear_at_once(url: str) -> None:
     """The start of one was interrupted, and it runs all the same: the next one waits until it has ended."""
     with Client(url, ttl=30) as holder, Client(url, ttl=30) as client:
-        lease, hub, hearing, most = holder.lock("x").acquire(), client._site.listener, [0], [0]
-        line: Any = client._site.backend
+        lease, hub, hearing, most = holder.lock("x").acquire(), client._context.listener, [0], [0]
+        line: Any = client._context.backend
         hear = line.hear
 
         async def counted(until: float) -> Any:
@@ -374,7 +374,7 @@ def test_two_listeners_do_not_hear_at_once(url: str) -> None:
         wait_for(lambda: hearing[0])
         hub._era, hub._spawned = hub._era + 1, None  # as a signal's handler leaves it that raises when the thread has begun
         waiting = Waiting(client, "x")
-        wait_for(lambda: client._site.queue.in_line and hub._spawned is not None and hub._hearing == hub._era)
+        wait_for(lambda: client._context.queue.in_line and hub._spawned is not None and hub._hearing == hub._era)
         lease.release()
         assert waiting.served()
         assert most == [1]
@@ -426,8 +426,8 @@ def test_a_listener_that_fails_before_somebody_is_in_line_is_started_again(monke
     """Whoever is about to stand in line was not told to ask again: nobody would hear what is announced to it."""
     url, ended = f"memory://{uuid.uuid4().hex}", []  # type: ignore[var-annotated]
     with Client(url, ttl=30) as holder, Client(url, ttl=30) as client:
-        line: Any = client._site.backend
-        queue, hear, lease = client._site.queue, line.hear, holder.lock("x").acquire()
+        line: Any = client._context.backend
+        queue, hear, lease = client._context.queue, line.hear, holder.lock("x").acquire()
         line_up = queue.line_up
 
         async def fail(until: float) -> Any:
@@ -435,13 +435,13 @@ def test_a_listener_that_fails_before_somebody_is_in_line_is_started_again(monke
             raise RuntimeError("a defect")
 
         def when_it_has_ended(waiter: Any) -> bool:
-            wait_for(lambda: client._site.listener._spawned is None)
+            wait_for(lambda: client._context.listener._spawned is None)
             monkeypatch.setattr(queue, "line_up", line_up)
             return bool(line_up(waiter))
 
         monkeypatch.setattr(line, "hear", fail)
         monkeypatch.setattr(queue, "line_up", when_it_has_ended)
-        with late(client._site.runtime, ended):
+        with late(client._context.runtime, ended):
             waiting = Waiting(client, "x")
             wait_for(lambda: len(ended) == 2)
         assert waiting._thread.is_alive()

@@ -95,13 +95,13 @@ def test_a_lease_that_ended_unused_while_a_hand_over_is_on_its_way() -> None:
 
 def slow(client: Any, seconds: float) -> None:
     """Its store takes so long to answer a claim."""
-    claim, sleep = client._site.backend.claim, client._site.runtime.sleep
+    claim, sleep = client._context.backend.claim, client._context.runtime.sleep
 
     async def late(*args: Any) -> Any:
         await sleep(seconds)
         return await claim(*args)
 
-    client._site.backend.claim = late
+    client._context.backend.claim = late
 
 
 def test_a_question_without_a_wait_tells_how_long_it_took() -> None:

@@ -48,7 +48,7 @@ class Counted:
 
     def __init__(self, client: Any) -> None:
         self.verbs: Counter[str] = Counter()
-        backend = client._site.backend
+        backend = client._context.backend
         for verb in ("claim", "release", "hand_over", "undo"):
             self._count(backend, verb)
 
@@ -70,7 +70,7 @@ async def eventually(kit: Kit, true: Any) -> None:
 
 
 def waiting(client: Any, name: str) -> int:
-    door = client._site.queue._queues.get(name)
+    door = client._context.queue._queues.get(name)
     return 0 if door is None else len(door.waiters)
 
 
@@ -102,8 +102,8 @@ def test_many_of_one_client_are_served_in_order_with_one_request_each(store: Any
         assert counted.verbs["hand_over"] == many, "one request releases and claims"
         assert counted.verbs["claim"] <= 2
         assert sum(counted.verbs.values()) <= many + 3
-        assert not client._site.queue._queues
-        assert not client._site.queue.in_line
+        assert not client._context.queue._queues
+        assert not client._context.queue.in_line
 
     run_body(body, store, colour)
 
@@ -141,7 +141,7 @@ def test_two_clients_take_turns_without_asking_again_and_again(store: Any, colou
         async with holder.lock("x", ttl=20):
             jobs = [start(kit, work(*who)) for _ in range(each) for who in ((one, "one"), (two, "two"))]
             await eventually(kit, lambda: waiting(one, "x") == waiting(two, "x") == each)
-            await eventually(kit, lambda: len(one._site.queue.in_line) == len(two._site.queue.in_line) == 1)
+            await eventually(kit, lambda: len(one._context.queue.in_line) == len(two._context.queue.in_line) == 1)
         for job in jobs:
             await finish(job)
         assert Counter(order) == {"one": each, "two": each}
@@ -170,7 +170,7 @@ def test_fair_means_in_the_order_of_arrival_between_clients(store: Any, colour: 
                 client = clients[number % 4]
                 jobs.append(start(kit, work(client, number)))
                 await eventually(kit, lambda n=number: sum(waiting(client, "x") for client in clients) == n + 1)
-                await eventually(kit, lambda n=number: len([c for c in clients if c._site.queue.in_line]) == min(n + 1, 4))
+                await eventually(kit, lambda n=number: len([c for c in clients if c._context.queue.in_line]) == min(n + 1, 4))
                 await kit.sleep(0.05)  # clocks are read a little before or after, more so on a busy machine
         for job in jobs:
             await finish(job)
@@ -187,15 +187,15 @@ def test_who_gives_up_leaves_no_trace_and_stops_nobody(store: Any, colour: str) 
             with pytest.raises(interlock.AcquireTimeout) as caught:
                 await client.lock("x").acquire(timeout=0.05)
             assert caught.value.owner
-        assert not client._site.queue._queues
-        assert not client._site.queue.in_line
+        assert not client._context.queue._queues
+        assert not client._context.queue.in_line
 
         async def late() -> None:
             async with other.lock("x", ttl=20, timeout=PATIENCE):
                 pass
 
         job = start(kit, late())
-        await eventually(kit, lambda: len(other._site.queue.in_line) == 1)
+        await eventually(kit, lambda: len(other._context.queue.in_line) == 1)
         began = time.monotonic()
         await lease.release()
         await finish(job)
@@ -222,8 +222,8 @@ def test_cancelled_waiters_leave_no_trace(store: Any) -> None:
                 for got in results:
                     if not isinstance(got, BaseException):
                         await got.release()
-                assert not client._site.queue._queues
-                assert not client._site.queue.in_line
+                assert not client._context.queue._queues
+                assert not client._context.queue.in_line
             async with holder.lock("x", ttl=20, timeout=PATIENCE):
                 pass
 
@@ -241,9 +241,9 @@ def test_an_idle_wait_asks_nothing(store: Any, colour: str) -> None:
                 pass
 
         jobs = [start(kit, work()) for _ in range(20)]
-        await eventually(kit, lambda: len(client._site.queue.in_line) == 1 and waiting(client, "x") == 20)
+        await eventually(kit, lambda: len(client._context.queue.in_line) == 1 and waiting(client, "x") == 20)
         inboxes: Any = getattr(
-            client._site.backend, "inboxes", None
+            client._context.backend, "inboxes", None
         )  # of a quorum: once it is heard by one more, it asks again
         await eventually(kit, lambda: inboxes is None or all(one.open for one in inboxes.subscriptions))
         await kit.sleep(0.2)
@@ -287,7 +287,7 @@ def test_many_locks_share_one_inbox(store: Any) -> None:
                         group.create_task(work(n))
                 while sum(waiting(client, f"x:{n}") for n in range(100)) < 500:
                     await asyncio.sleep(0.01)
-                while len(client._site.queue.in_line) < 100:
+                while len(client._context.queue.in_line) < 100:
                     await asyncio.sleep(0.01)
                 ears = len(store) if isinstance(store, list) else 0
                 while len(asyncio.all_tasks()) - before[0] > 500 + 2 + ears:  # a hub and a keeper, whatever the number of locks
@@ -295,7 +295,7 @@ def test_many_locks_share_one_inbox(store: Any) -> None:
                 assert threading.active_count() - before[1] <= 1
                 for lease in held:
                     await lease.release()
-            assert not client._site.queue._queues
+            assert not client._context.queue._queues
 
     asyncio.run(main())
 
@@ -313,7 +313,7 @@ def test_a_closed_client_lets_its_waiters_go(store: Any, colour: str) -> None:
                     errors.append(error)
 
             jobs = [start(kit, work()) for _ in range(3)]
-            await eventually(kit, lambda: waiting(client, "x") == 3 and client._site.queue.in_line)
+            await eventually(kit, lambda: waiting(client, "x") == 3 and client._context.queue.in_line)
             await client.close()
             for job in jobs:
                 await finish(job)

@@ -66,19 +66,19 @@ async def true(check: Callable[[], Any], within: float = SOON) -> None:
 
 
 async def in_line(client: Any, number: int = 1) -> None:
-    await true(lambda: sum(waiter.after is not None for waiter in client._site.queue.in_line.values()) == number)
+    await true(lambda: sum(waiter.after is not None for waiter in client._context.queue.in_line.values()) == number)
 
 
 class Slow:
     """Holds back what a verb of a client's store answers, from when `hold` is called until `let_go`."""
 
     def __init__(self, client: Any, verb: str, only: Callable[..., bool] = lambda *args: True) -> None:
-        self.real = getattr(client._site.backend, verb)
+        self.real = getattr(client._context.backend, verb)
         self.only = only
         self.held = 0  # answers that were held back
         self._open = asyncio.Event()
         self._open.set()
-        setattr(client._site.backend, verb, self._answer)
+        setattr(client._context.backend, verb, self._answer)
 
     def hold(self) -> None:
         self._open.clear()
@@ -95,7 +95,7 @@ class Slow:
 
 
 def waiter(client: Any, name: str = "x") -> Waiter:
-    found: Waiter = client._site.queue._queues[name].waiters[0]
+    found: Waiter = client._context.queue._queues[name].waiters[0]
     return found
 
 
@@ -119,7 +119,7 @@ def test_an_announcement_that_comes_after_the_answer_takes_nothing_away(url: str
             ear.hold()
             await held.release()
             await true(lambda: ear.held)
-            two._site.queue.ask_again(waiter(two))
+            two._context.queue.ask_again(waiter(two))
             lease = await asyncio.wait_for(job, SOON)
             ear.let_go()
             await asyncio.sleep(0.05)
@@ -139,19 +139,19 @@ def test_an_announcement_without_anything_to_tell_its_age_by_is_not_believed(url
             claim = Slow(two, "claim", lambda answer, claim, *_: claim.place is not None)
             claim.hold()
             believed = []
-            real = two._site.listener._believed
+            real = two._context.listener._believed
 
             def noted(who: Waiter, announced: Announced) -> Hold | None:
                 believed.append(real(who, announced))
                 return believed[-1]
 
-            two._site.listener._believed = noted
+            two._context.listener._believed = noted
             job = asyncio.create_task(two.lock("x", ttl=30).acquire())
             await true(lambda: claim.held)
             await held.release()
             await true(lambda: believed)
             assert believed == [None]
-            (stranger,) = two._site.queue.in_line.values()
+            (stranger,) = two._context.queue.in_line.values()
             unix = Announced("x", stranger.token, 1, 3.0, 1.7e9)  # on a clock that reads more than ours
             assert real(stranger, unix) is None
             claim.let_go()
@@ -194,7 +194,7 @@ def test_an_heir_that_is_served_from_the_line_before_the_answer_of_the_hand_over
             early = asyncio.create_task(two.lock("x", ttl=30, renew=False).acquire())
             await in_line(two)
             late = asyncio.create_task(one.lock("x", ttl=30, fair=True).acquire())
-            await true(lambda: one._site.queue._queues["x"].waiters)
+            await true(lambda: one._context.queue._queues["x"].waiters)
             hand = Slow(one, "hand_over")
             hand.hold()
             release = asyncio.create_task(held.release())
@@ -208,8 +208,8 @@ def test_an_heir_that_is_served_from_the_line_before_the_answer_of_the_hand_over
             assert await holds(two, lease)
             assert await lease.release()
             assert not line_of(url)
-            assert not one._site.queue._queues
-            assert not one._site.queue.in_line
+            assert not one._context.queue._queues
+            assert not one._context.queue.in_line
 
     asyncio.run(main())
 
@@ -223,9 +223,9 @@ def test_an_heir_that_was_served_keeps_its_grant_though_the_answer_of_the_hand_o
             early = asyncio.create_task(two.lock("x", ttl=30, renew=False).acquire())
             await in_line(two)
             late = asyncio.create_task(one.lock("x", ttl=30, fair=True).acquire())
-            await true(lambda: one._site.queue._queues["x"].waiters)
+            await true(lambda: one._context.queue._queues["x"].waiters)
             waiter(one).after = 0  # as of one that stood in line before, with another token
-            backend = one._site.backend
+            backend = one._context.backend
             hand_over, served = backend.hand_over, asyncio.Event()
 
             async def silent(*args: Any) -> Any:
@@ -260,7 +260,7 @@ def test_told_to_ask_again_while_an_answer_is_on_its_way(url: str) -> None:
             job = asyncio.create_task(two.lock("x", ttl=30).acquire())
             await true(lambda: claim.held)
             line_of(url).clear()  # it was passed over: its inbox was broken
-            two._site.queue.alarm()
+            two._context.queue.alarm()
             claim.let_go()
             await true(lambda: line_of(url))  # back in line
             await held.release()
@@ -277,15 +277,15 @@ def test_whoever_waits_asks_again_when_the_inbox_broke(url: str) -> None:
             held = await one.lock("x", ttl=30).acquire()
             job = asyncio.create_task(two.lock("x", ttl=30).acquire())
             await in_line(two)
-            real = two._site.backend.hear
+            real = two._context.backend.hear
 
             async def broken(until: float) -> Any:
-                two._site.backend.hear = real
+                two._context.backend.hear = real
                 line_of(url).clear()
                 raise Unavailable("it broke", backend="x", cause="closed")
 
-            two._site.backend.hear = broken
-            await true(lambda: two._site.backend.hear is real)
+            two._context.backend.hear = broken
+            await true(lambda: two._context.backend.hear is real)
             await true(lambda: line_of(url))
             await held.release()
             await (await asyncio.wait_for(job, SOON)).release()
@@ -343,21 +343,21 @@ def test_the_hub_does_not_end_between_the_opening_and_the_standing_in_line(url: 
             early = asyncio.create_task(two.lock("x", ttl=30).acquire())
             await in_line(two)
             late = asyncio.create_task(one.lock("x", ttl=30, fair=True).acquire())
-            await true(lambda: one._site.queue._queues["x"].waiters)
+            await true(lambda: one._context.queue._queues["x"].waiters)
             hand = Slow(one, "hand_over")
             hand.hold()
             release = asyncio.create_task(held.release())
             await true(lambda: hand.held)
-            one._site.queue.in_line.clear()  # as if nobody were to be told
+            one._context.queue.in_line.clear()  # as if nobody were to be told
             await asyncio.sleep(0.5)
-            assert one._site.listener._spawned is not None
+            assert one._context.listener._spawned is not None
             hand.let_go()
             assert await release
             await (await asyncio.wait_for(early, SOON)).release()
             await (await asyncio.wait_for(late, SOON)).release()
             for client in (one, two):
-                client._site.listener._request_timeout = 0.1
-            await true(lambda: one._site.listener._spawned is None and two._site.listener._spawned is None)
+                client._context.listener._request_timeout = 0.1
+            await true(lambda: one._context.listener._spawned is None and two._context.listener._spawned is None)
 
     asyncio.run(main())
 
@@ -384,10 +384,10 @@ def test_whoever_asks_for_itself_is_not_handed_over_to_as_well(url: str) -> None
             await release
             lease = await asyncio.wait_for(job, SOON)
             assert not line_of(url)
-            assert not two._site.queue.in_line
+            assert not two._context.queue.in_line
             assert await holds(one, lease)
             await lease.release()
-            assert not two._site.queue._queues
+            assert not two._context.queue._queues
             assert not (await one.inspect("x")).held
 
     asyncio.run(main())
@@ -398,7 +398,7 @@ def test_what_is_granted_to_an_heir_that_left_is_passed_on_even_by_one_that_held
         async with clients(url) as (one, two):
             held = await one.lock("x", ttl=30).acquire()
             heir = asyncio.create_task(one.lock("x", ttl=30).acquire())
-            await true(lambda: one._site.queue._queues["x"].waiters)
+            await true(lambda: one._context.queue._queues["x"].waiters)
             hand = Slow(one, "hand_over")
             hand.hold()
             memories._memories[url.removeprefix("memory://")].held.clear()  # somebody removed it
@@ -422,7 +422,7 @@ def test_cancelled_while_it_takes_back_what_an_heir_does_not_need(url: str) -> N
             early = asyncio.create_task(two.lock("x", ttl=30).acquire())
             await in_line(two)
             heir = asyncio.create_task(one.lock("x", ttl=30, fair=True).acquire())
-            await true(lambda: one._site.queue._queues["x"].waiters)
+            await true(lambda: one._context.queue._queues["x"].waiters)
             hand, back = Slow(one, "hand_over"), Slow(one, "release")
             hand.hold()
             back.hold()
@@ -449,10 +449,10 @@ def test_whoever_is_next_opens_the_inbox_so_that_the_release_need_not(url: str) 
     async def main() -> None:
         async with clients(url, 1) as (client,):
             held = await client.lock("x", ttl=30).acquire()
-            assert not client._site.listener._inbox, "nobody waits"
+            assert not client._context.listener._inbox, "nobody waits"
             jobs = [asyncio.create_task(client.lock("x", ttl=30).acquire()) for _ in range(3)]
-            await true(lambda: client._site.listener._inbox)
-            assert not client._site.queue.in_line, "they wait here, not in the store's line"
+            await true(lambda: client._context.listener._inbox)
+            assert not client._context.queue.in_line, "they wait here, not in the store's line"
             await held.release()
             for job in jobs:
                 await (await asyncio.wait_for(job, SOON)).release()
@@ -464,7 +464,7 @@ def test_whoever_is_next_opens_the_inbox_so_that_the_release_need_not(url: str) 
 def test_a_release_does_not_fail_for_the_sake_of_somebody_who_waits(url: str, fault: str) -> None:
     async def main() -> None:
         async with clients(url, 1) as (client,):
-            backend = client._site.backend
+            backend = client._context.backend
 
             async def fails(*args: Any) -> Any:
                 if fault == "refused":
@@ -474,12 +474,12 @@ def test_a_release_does_not_fail_for_the_sake_of_somebody_who_waits(url: str, fa
             setattr(backend, "open_inbox" if fault == "no inbox" else "hand_over", fails)
             held = await client.lock("x", ttl=30).acquire()
             job = asyncio.create_task(client.lock("x", ttl=30).acquire())
-            await true(lambda: client._site.queue._queues["x"].waiters)
+            await true(lambda: client._context.queue._queues["x"].waiters)
             assert await held.release()
             lease = await asyncio.wait_for(job, SOON)
-            assert not client._site.queue.in_line
+            assert not client._context.queue.in_line
             await lease.release()
-            assert not client._site.queue._queues
+            assert not client._context.queue._queues
 
     asyncio.run(main())
 
@@ -492,21 +492,21 @@ def test_an_interrupted_hand_over_leaves_no_grant(url: str) -> None:
         thread = threading.Thread(target=lambda: got.append(client.lock("x", ttl=30).acquire(timeout=20)))
         thread.start()
         until = time.monotonic() + SOON
-        while not client._site.queue._queues["x"].waiters and time.monotonic() < until:
+        while not client._context.queue._queues["x"].waiters and time.monotonic() < until:
             time.sleep(0.002)
-        real = client._site.queue.handed
+        real = client._context.queue.handed
 
         def interrupted(*args: Any) -> bool:
-            client._site.queue.handed = real  # type: ignore[method-assign]
+            client._context.queue.handed = real  # type: ignore[method-assign]
             raise KeyboardInterrupt
 
-        client._site.queue.handed = interrupted  # type: ignore[method-assign, assignment]
+        client._context.queue.handed = interrupted  # type: ignore[method-assign, assignment]
         with pytest.raises(KeyboardInterrupt):
             held.release()
         thread.join(SOON)
         assert got, "the heir waits for a grant that nobody uses"
         got[0].release()
-        assert not client._site.queue._queues
+        assert not client._context.queue._queues
 
 
 def test_a_long_lease_is_not_watched_again_by_everybody_who_comes_and_goes(url: str) -> None:
@@ -532,7 +532,7 @@ def test_names_that_were_tried_and_never_released_are_forgotten(url: str, monkey
                 assert lease is not None
                 if number % 40 == 0:
                     await asyncio.sleep(0.35)
-            assert len(client._site.queue._queues) < 120
+            assert len(client._context.queue._queues) < 120
 
     asyncio.run(main())
 
@@ -578,13 +578,13 @@ def test_an_inbox_that_cannot_be_opened_is_told_to_all_at_once(url: str) -> None
                 await asyncio.sleep(within)
                 raise Unavailable("not allowed", backend="x", cause="auth")
 
-            two._site.backend.open_inbox = fails
+            two._context.backend.open_inbox = fails
             began = time.monotonic()
             jobs = [asyncio.create_task(two.lock(f"x{n}", ttl=30).acquire()) for n in range(20)]
             for outcome in await asyncio.gather(*jobs, return_exceptions=True):
                 assert isinstance(outcome, Unavailable)
             assert time.monotonic() - began < SOON
-            assert not two._site.queue._queues
+            assert not two._context.queue._queues
             for lease in leases:
                 await lease.release()
 
@@ -598,14 +598,14 @@ def test_a_release_does_not_start_a_listener_that_was_cancelled(url: str) -> Non
         async with clients(url, 1) as (client,):
             held = await client.lock("x", ttl=30).acquire()
             heir = asyncio.create_task(client.lock("x", ttl=30).acquire())
-            await true(lambda: client._site.listener._spawned is not None)
-            listener = client._site.listener._spawned._task
+            await true(lambda: client._context.listener._spawned is not None)
+            listener = client._context.listener._spawned._task
             await asyncio.sleep(0)
             listener.cancel()
             await asyncio.wait([listener])
             heir.cancel()
             assert await held.release()
-            assert client._site.listener._spawned is None
+            assert client._context.listener._spawned is None
             await asyncio.wait([heir])
             assert heir.cancelled()
             assert not (await client.inspect("x")).held
@@ -628,7 +628,7 @@ def test_without_a_thread_that_listens_it_is_asked_for_again_and_again(url: str,
         held = client.lock("x").acquire()
         waits = pool.submit(client.lock("x", timeout=20).acquire)
         until = time.monotonic() + SOON
-        while not client._site.queue._queues["x"].waiters and time.monotonic() < until:
+        while not client._context.queue._queues["x"].waiters and time.monotonic() < until:
             time.sleep(0.002)
         assert held.release()
         waits.result().release()
@@ -638,16 +638,16 @@ def test_without_an_inbox_it_is_asked_for_again_and_again(url: str) -> None:
     async def main() -> None:
         async with clients(url) as (one, two):
             held = await one.lock("x", ttl=30).acquire()
-            real, tried = two._site.backend.open_inbox, []
+            real, tried = two._context.backend.open_inbox, []
 
             async def fails(within: float) -> str:
                 tried.append(within)
                 raise Unavailable("silent", backend="x", cause="timeout")
 
-            two._site.backend.open_inbox = fails
+            two._context.backend.open_inbox = fails
             job = asyncio.create_task(two.lock("x", ttl=30).acquire())
             await true(lambda: len(tried) > 2)
-            two._site.backend.open_inbox = real
+            two._context.backend.open_inbox = real
             await in_line(two)
             await held.release()
             await (await asyncio.wait_for(job, SOON)).release()
@@ -705,16 +705,16 @@ def test_closing_a_client_that_has_waited_wakes_its_hub(store: str) -> None:
     """It listens for a while after the last one has left, and would be waited for until it looks around by itself."""
     with Client(store) as one:
         two = Client(store)
-        two._site.listener._line.hear  # noqa: B018 - it keeps a line
+        two._context.listener._line.hear  # noqa: B018 - it keeps a line
         held = one.lock("x", ttl=30).acquire()
         thread = threading.Thread(target=lambda: two.lock("x", ttl=30).acquire(timeout=20).release())
         thread.start()
         until = time.monotonic() + SOON
-        while not two._site.queue.in_line and time.monotonic() < until:
+        while not two._context.queue.in_line and time.monotonic() < until:
             time.sleep(0.002)
         held.release()
         thread.join()
-        hub = two._site.listener._spawned
+        hub = two._context.listener._spawned
         assert hub is not None
         slept = listeners.TICK
         listeners.TICK = 60.0  # type: ignore[misc]
@@ -735,7 +735,7 @@ def test_in_a_forked_child_nobody_waits_any_more(url: str) -> None:
         thread = threading.Thread(target=lambda: two.lock("x", ttl=30).acquire(timeout=20).release())
         thread.start()
         until = time.monotonic() + SOON
-        while not two._site.queue.in_line and time.monotonic() < until:
+        while not two._context.queue.in_line and time.monotonic() < until:
             time.sleep(0.002)
         me = waiter(two)
         with warnings.catch_warnings():
@@ -744,8 +744,8 @@ def test_in_a_forked_child_nobody_waits_any_more(url: str) -> None:
         if pid == 0:
             left = False
             try:
-                left = me.state is LEFT and not me.in_line and not two._site.queue._queues and not line_of(url)
-                held._site.backend._memory.held.clear()
+                left = me.state is LEFT and not me.in_line and not two._context.queue._queues and not line_of(url)
+                held._context.backend._memory.held.clear()
             finally:  # whatever is raised: it must not go on as a second pytest
                 os._exit(0 if left else 1)
         assert os.waitpid(pid, 0)[1] == 0
@@ -816,8 +816,8 @@ def test_a_wrong_wall_clock_does_not_change_the_order(valkey_node: Node) -> None
                     order.append(who)
 
             for client, skew in ((ahead, 3_600), (behind, -3_600)):
-                real = client._site.runtime.wall_ahead
-                client._site.runtime.wall_ahead = lambda real=real, skew=skew: real() + skew
+                real = client._context.runtime.wall_ahead
+                client._context.runtime.wall_ahead = lambda real=real, skew=skew: real() + skew
             async with holder.lock("skew", ttl=30):
                 jobs = []
                 for client, who in ((ahead, "first"), (right, "second"), (behind, "third")):
@@ -865,7 +865,7 @@ def test_sixteen_in_a_row_stay_here_then_the_oldest_goes_first(valkey_node: Node
 def test_the_wall_clock_is_asked_now_and_then_and_not_for_each(valkey_node: Node) -> None:
     async def main() -> None:
         async with clients(valkey_node.url, 1) as (client,):
-            hub, runtime = client._site.listener, client._site.runtime
+            hub, runtime = client._context.listener, client._context.runtime
             looks: list[float] = []
             at = real = runtime.now()
             runtime.wall_ahead = lambda: looks.append(at) or 1000.0 + len(looks)
@@ -881,7 +881,7 @@ def test_the_wall_clock_is_asked_now_and_then_and_not_for_each(valkey_node: Node
 def test_what_is_known_of_the_stores_clock_is_changed_no_more_than_need_be(url: str) -> None:
     async def main() -> None:
         async with clients(url, 1) as (client,):
-            hub, now = client._site.listener, client._site.runtime.now
+            hub, now = client._context.listener, client._context.runtime.now
             assert hub.clock().offset == 0.0, "its clock is ours"
             hub.set_clock(now() - 1.0, now() - 0.2)  # a slow answer
             assert hub.clock().offset == 0.0
@@ -906,9 +906,9 @@ def test_what_is_over_before_its_waiter_came_to_it_is_not_handed_out(url: str) -
             first = await one.lock("x").acquire()
             task = asyncio.create_task(two.lock("x").acquire(timeout=SOON))
             await in_line(two)
-            queue = two._site.queue
+            queue = two._context.queue
             (waiter,) = queue.in_line.values()
-            now = two._site.runtime.now()
+            now = two._context.runtime.now()
             assert queue.serve(waiter, Hold("x", waiter.token, 3.0, 1, now - 1.0, began=now - 4.0))
             await in_line(two)
             assert not task.done(), "it was handed a lease that is over"

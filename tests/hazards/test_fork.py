@@ -114,7 +114,7 @@ def fork():
     os.kill(os.getpid(), signal.SIGKILL)
 
 def in_line(client):
-    return any(waiter.after is not None for waiter in client._site.queue.in_line.values())
+    return any(waiter.after is not None for waiter in client._context.queue.in_line.values())
 
 async def tasks():
     client = interlock.AsyncClient(url)
@@ -366,7 +366,7 @@ def blocking():
         theirs = other.lock("theirs", ttl=30).acquire()
         waiting = threading.Thread(target=lambda: client.lock("theirs").acquire(timeout=20).release())
         waiting.start()
-        while not any(waiter.after is not None for waiter in client._site.queue.in_line.values()):
+        while not any(waiter.after is not None for waiter in client._context.queue.in_line.values()):
             time.sleep(0.01)
         print("dark", flush=True)
         sys.stdin.readline()
@@ -377,7 +377,7 @@ def blocking():
             for thread in asking:
                 thread.join()
         else:  # a bell that a thread is about to close at the very moment of the fork is nobody's in the child
-            while len(late._site.backend._transport._connector.under_way) < 2:
+            while len(late._context.backend._transport._connector.under_way) < 2:
                 time.sleep(0.01)
         print("asked", flush=True)
         sys.stdin.readline()
@@ -403,13 +403,13 @@ async def tasks():
         async def wait():
             await (await client.lock("theirs").acquire(timeout=20)).release()
         waiting = asyncio.create_task(wait())
-        while not any(waiter.after is not None for waiter in client._site.queue.in_line.values()):
+        while not any(waiter.after is not None for waiter in client._context.queue.in_line.values()):
             await asyncio.sleep(0.01)
         print("dark", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         newcomer = interlock.AsyncClient(slow, request_timeout=10)  # it connects
         asking = [asyncio.create_task(one.inspect("x")) for one in [late, late, newcomer]]
-        while newcomer._site.backend._transport._connecting is None and slow != url:
+        while newcomer._context.backend._transport._connecting is None and slow != url:
             await asyncio.sleep(0)
         await asyncio.sleep(0.1)
         print("asked", flush=True)

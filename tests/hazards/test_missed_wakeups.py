@@ -39,7 +39,7 @@ def proxy(valkey_node: Node) -> Iterator[FaultProxy]:
 
 
 def in_line(client: Any) -> bool:
-    return any(waiter.after is not None for waiter in client._site.queue.in_line.values())
+    return any(waiter.after is not None for waiter in client._context.queue.in_line.values())
 
 
 async def stands(kit: Kit, client: Any) -> None:

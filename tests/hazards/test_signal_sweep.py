@@ -67,7 +67,7 @@ class Scene:
 
     def nobody_waits(self) -> bool:
         """At the gate, soon."""
-        gate, until = self.client._site.queue, time.monotonic() + 1.5
+        gate, until = self.client._context.queue, time.monotonic() + 1.5
         while (gate.in_line or gate._queues) and time.monotonic() < until:
             time.sleep(0.002)
         return not gate.in_line and not gate._queues
@@ -134,7 +134,7 @@ class Extended(Scene):
         self._lease.extend(40)
 
     def finish(self, name: str) -> bool:
-        flying = self._lease._hold.in_flight or any(isinstance(one, Flight) for one in self.client._site.inside.busy)
+        flying = self._lease._hold.in_flight or any(isinstance(one, Flight) for one in self.client._context.inside.busy)
         return self._lease.release() and not flying
 
 
@@ -171,7 +171,7 @@ class Contended(Scene):
         lease, self._over = self.other.lock(name).acquire(), threading.Event()
 
         def release() -> None:
-            while not self.client._site.queue.in_line and not self._over.wait(0.001):
+            while not self.client._context.queue.in_line and not self._over.wait(0.001):
                 pass
             lease.release()
 
@@ -207,7 +207,7 @@ class Handed(Scene):
     def work(self, name: str) -> None:
         with self.locks[name]:
             self._inside = True
-            doors = self.client._site.queue._queues
+            doors = self.client._context.queue._queues
             while not (name in doors and doors[name].waiters and doors[name].waiters[0].bell is not None):
                 time.sleep(0.0005)
 

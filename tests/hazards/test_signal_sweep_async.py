@@ -75,7 +75,7 @@ async def trial(url: str, observer: Client, scene: str, name: str, n: int, error
                 await asyncio.sleep(0)
 
         def release() -> None:
-            while not client._site.queue.in_line and not over.wait(0.001):
+            while not client._context.queue.in_line and not over.wait(0.001):
                 pass
             lease.release()
 

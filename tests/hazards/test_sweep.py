@@ -148,7 +148,7 @@ async def judged(trial: CancelAt, name: str, client: AsyncClient, stage: Stage, 
     task = asyncio.create_task(attempt())
     (outcome,) = await asyncio.gather(task, return_exceptions=True)
     async with asyncio.timeout(stage.request + 1):
-        await client._site.runtime.settle()
+        await client._context.runtime.settle()
     if trial.reached:
         assert isinstance(outcome, asyncio.CancelledError), f"{name}: swallowed: {outcome!r}"
         assert task.cancelled()
@@ -196,7 +196,7 @@ async def sweep_keeper(stage: Stage, way: str, points: dict[str, dict[str, int]]
     async def trial(k: int) -> bool:
         client = stage.client()
         await client.inspect("x")
-        runtime, name = client._site.runtime, f"keeper:{way}:{k}"
+        runtime, name = client._context.runtime, f"keeper:{way}:{k}"
         real, taps = runtime.spawn, []  # type: ignore[var-annotated]
 
         def spawn(make: Any, stop: Any, title: str, never: Any) -> Any:
@@ -298,7 +298,7 @@ def test_cancelled_at_random_moments(stage: Stage) -> None:
                 continue
             assert outcome is None or isinstance(outcome, asyncio.CancelledError), repr(outcome)
         async with asyncio.timeout(stage.request + 1):
-            await client._site.runtime.settle()
+            await client._context.runtime.settle()
         for name in names:
             await stage.free(name, within=TTL if stage.starved else 0.0)
         assert client.keeping().leases == 0

@@ -323,7 +323,7 @@ def _idle_threads(node: Node, many: int, seconds: float, holder: subprocess.Pope
         threads = [threading.Thread(target=work) for _ in range(many)]
         for thread in threads:
             thread.start()
-        while len(client._site.queue._queues["idle"].waiters) < many or not client._site.queue.in_line:
+        while len(client._context.queue._queues["idle"].waiters) < many or not client._context.queue.in_line:
             time.sleep(0.01)
         report = _measured(node, many, seconds)
         holder.kill()
@@ -343,7 +343,7 @@ def _idle_tasks(node: Node, many: int, seconds: float, holder: subprocess.Popen[
 
         async with interlock.AsyncClient(node.url) as client:
             tasks = [asyncio.create_task(work()) for _ in range(many)]
-            while not client._site.queue.in_line or len(client._site.queue._queues["idle"].waiters) < many:
+            while not client._context.queue.in_line or len(client._context.queue._queues["idle"].waiters) < many:
                 await asyncio.sleep(0.01)
             report = await asyncio.to_thread(_measured, node, many, seconds)
             holder.kill()
@@ -367,7 +367,7 @@ def test_many_locks_and_waiters_share_two_connections(valkey_node: Node) -> None
             leases = [await holder.lock(f"many:{n}", ttl=60).acquire() for n in range(names)]
             before = connections()
             async with interlock.AsyncClient(node.url, request_timeout=20) as client:  # ten thousand tasks start first
-                gate, served = client._site.queue, 0
+                gate, served = client._context.queue, 0
 
                 async def work(n: int) -> None:
                     nonlocal served

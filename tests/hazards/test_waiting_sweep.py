@@ -41,7 +41,7 @@ def client_of(stage: Stage) -> AsyncClient:  # noqa: F811
 
 
 async def judged(stage: Stage, client: AsyncClient, name: str) -> None:  # noqa: F811
-    gate = client._site.queue
+    gate = client._context.queue
     assert not gate.in_line, f"{name}: {gate.in_line}"
     assert not gate._queues, f"{name}: {list(gate._queues)}"
     await stage.free(name)

@@ -19,7 +19,7 @@ from interlock.core.quorum import Marker, Quarantine
 def test_a_node_that_forgot_waits_until_the_others_clocks_have_passed_what_they_hold(drift: float) -> None:
     urls = [f"memory://{uuid.uuid4().hex}" for _ in range(3)]
     with interlock.Client(urls, drift=drift) as client:
-        backend, now = cast(QuorumBackend, client._site.backend), client._site.runtime.now
+        backend, now = cast(QuorumBackend, client._context.backend), client._context.runtime.now
         others = [NodeStatus(Marker(backend.markers.list), good=True, held=10.0) for _ in range(2)]
         began = now()
         quarantine = backend.readmission._measure(Quarantine(0.0, loss="1"), began, others, NodeStatus(None, good=False))
@@ -42,7 +42,7 @@ def test_an_answer_counts_for_as_long_as_a_request_may_take(
     """And never for longer than a quorum has noted, on a clock that is as slow as the drift allows for."""
     urls = [f"memory://{uuid.uuid4().hex}" for _ in range(3)]
     with interlock.Client(urls, drift=drift, request_timeout=request_timeout) as client, client.lock("x", ttl=60):
-        backend = cast(QuorumBackend, client._site.backend)
+        backend = cast(QuorumBackend, client._context.backend)
         window = backend.markers.window
         assert all(node.member._memory.roll.window >= window for node in backend.nodes)  # type: ignore[attr-defined]
         with monkeypatch.context() as patched:

@@ -298,7 +298,7 @@ def test_nobody_is_asked_any_more_once_it_is_over(five: list[Node], colour: str)
             return answer
 
         async def late(*_: Any) -> Any:
-            await client._site.runtime.sleep(0.03)
+            await client._context.runtime.sleep(0.03)
             raise interlock.Unavailable("late", backend="", cause="timeout")
 
         members[0].vote, members[1].vote, members[2].vote = held_up, late, late
@@ -602,7 +602,7 @@ def test_no_socket_piles_up_on_a_frozen_node(five: list[Node]) -> None:
         leases = [client.lock(f"n:{n}", ttl=30).acquire(timeout=3) for n in range(100)]
         for lease in leases:
             assert lease.release()
-        transport: Any = client._site.backend.nodes[2].member._transport  # type: ignore[attr-defined]
+        transport: Any = client._context.backend.nodes[2].member._transport  # type: ignore[attr-defined]
         stuck = len(transport._pending)
         assert stuck < 60
         five[2].resume()

@@ -448,7 +448,7 @@ def test_no_lease_comes_back_that_a_majority_forgot(five: list[Node], colour: st
 def test_renewed_leases_do_not_keep_the_record_of_others_for_ever(five: list[Node]) -> None:
     """Who was asked for leases that were left to expire is forgotten, though an older lease lives on."""
     with interlock.Client(urls(five), renew=False) as client:
-        backend: Any = client._site.backend
+        backend: Any = client._context.backend
         from interlock.runtime.blocking import run
 
         old = client.lock("old", ttl=30).acquire()

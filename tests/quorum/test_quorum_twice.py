@@ -12,7 +12,7 @@ from .conftest import urls
 
 
 def suspected(client: interlock.Client) -> list[int]:
-    backend = client._site.backend
+    backend = client._context.backend
     assert isinstance(backend, QuorumBackend)
     return [index for index, node in enumerate(backend.poller.nodes) if node.quarantine is not None]
 

@@ -53,7 +53,7 @@ class Asked:
 
     def __init__(self, client: Any) -> None:
         self.verbs: Counter[str] = Counter()
-        for node in client._site.backend.nodes:
+        for node in client._context.backend.nodes:
             for verb in ("vote", "release", "hand_over", "retreat", "extend"):
                 self._count(node.member, verb)
 
@@ -131,8 +131,8 @@ def test_many_waiters_in_several_clients_are_all_served(five: list[Node], colour
         inside.check(60)
         assert nothing_left(five)
         for client in clients:
-            assert not client._site.queue._queues
-            assert none_under_way(client._site.backend)
+            assert not client._context.queue._queues
+            assert none_under_way(client._context.backend)
 
     run_body(body, urls(five), colour)
 
@@ -272,7 +272,7 @@ def test_who_gives_up_leaves_every_line(five: list[Node], colour: str) -> None:
             with pytest.raises(interlock.AcquireTimeout):
                 await client.lock("x").acquire(timeout=0.05)
         assert [line(node) for node in five] == [0] * 5
-        assert none_under_way(client._site.backend)
+        assert none_under_way(client._context.backend)
         job = start(kit, inside.work(kit, other, "other"))
         await all_in_line(kit, five, 1)
         await lease.release()
@@ -304,8 +304,8 @@ def test_cancelled_at_the_moment_of_the_release(five: list[Node]) -> None:
                         await got.release()
                 await release
                 for one in (client, other):
-                    assert not one._site.queue._queues
-                    assert none_under_way(one._site.backend)
+                    assert not one._context.queue._queues
+                    assert none_under_way(one._context.backend)
             async with holder.lock("x", ttl=20, timeout=PATIENCE):
                 pass
 
@@ -400,7 +400,7 @@ def test_a_node_that_refuses_to_be_listened_to_does_not_end_the_listening(five: 
         async def one() -> None:
             lease = await holder.lock("x", ttl=30).acquire()
             job = start(kit, get())
-            await eventually(kit, lambda: client._site.queue.in_line)
+            await eventually(kit, lambda: client._context.queue.in_line)
             await kit.sleep(0.1)
             took.append(time.monotonic())
             await lease.release()
@@ -468,7 +468,7 @@ def test_a_hand_over_that_most_nodes_call_a_mistake_leaves_no_heir_on_the_others
 
         lease = await client.lock("x").acquire()
         job = start(kit, get())
-        await eventually(kit, lambda: client._site.listener._inbox)
+        await eventually(kit, lambda: client._context.listener._inbox)
         for node in three[:2]:
             node.command("SET", "interlock:{x}:fence", "spoilt")
         await lease.release()
@@ -494,7 +494,7 @@ def test_a_line_that_a_node_without_its_roll_puts_back_ends_by_itself(five: list
         job = start(kit, get())
         await eventually(kit, lambda: all(line(node) for node in three))
         three[0].command("DEL", "interlock:roll")
-        await holder._site.backend.nodes[0].member.release("x", lease.token, 5.0)
+        await holder._context.backend.nodes[0].member.release("x", lease.token, 5.0)
         assert three[0].command("PTTL", "interlock:{x}:line") > 0
         await lease.release()
         await finish(job)
@@ -696,7 +696,7 @@ def test_whoever_waits_stands_in_line_where_an_inbox_was_slow_to_open(five: list
 
     async def body(kit: Kit) -> None:
         holder, client, inside = kit.client(renew=True), kit.client(renew=True), Inside()
-        member = client._site.backend.nodes[4].member
+        member = client._context.backend.nodes[4].member
         real, tries = member.open_inbox, []
 
         async def slow(within: float) -> str:
@@ -744,8 +744,10 @@ def test_a_hand_over_whose_answers_came_too_late_to_count(earlier: bool) -> None
         soon(lambda: client.inspect("x").waiters == len(threads))
         threads.append(threading.Thread(target=wait, args=(client,)))
         threads[-1].start()
-        gate, quorum = client._site.queue, cast(Any, client._site.backend)
-        soon(lambda: gate._queues["x"].waiters and gate.is_next(gate._queues["x"].waiters[0]) and client._site.listener._inbox)
+        gate, quorum = client._context.queue, cast(Any, client._context.backend)
+        soon(
+            lambda: gate._queues["x"].waiters and gate.is_next(gate._queues["x"].waiters[0]) and client._context.listener._inbox
+        )
         hand_over, in_time = quorum.hand_over, quorum.markers.in_time
 
         async def late(name: str, token: str, heir: Any, *rest: Any) -> Any:

@@ -52,7 +52,7 @@ def test_the_rules_are_able_to_fail() -> None:
         [
             (port_rule, "flow/x.py", 'getattr(self.backend, "fast", None)', "x.py:1 looks for 'fast'"),
             (port_rule, "flow/x.py", 'if hasattr(backend, "fast"): pass', "'fast'"),
-            (port_rule, "api/x.py", 'getattr(self._site.backend, "fast")', "'fast'"),
+            (port_rule, "api/x.py", 'getattr(self._context.backend, "fast")', "'fast'"),
             (port_rule, "backends/x.py", 'any(getattr(member, "fast", 0) for member in members)', "'fast'"),
             (port_rule, "backends/x.py", 'getattr(members[0], "fast", 0)', "'fast'"),
         ],

@@ -56,7 +56,7 @@ def take(world: World, client: Client, ttl: float = TTL) -> Hold | None:
     def ended(task: object) -> None:
         results.append(getattr(task, "result", None))
 
-    client.runtime.task(try_acquire(client.site, Attempt("x", ttl)), ended)
+    client.runtime.task(try_acquire(client.context, Attempt("x", ttl)), ended)
     while not results:
         world.kernel.run(world.kernel.now + 0.05)
     return results[0]
@@ -67,7 +67,7 @@ def use(world: World, *clients: Client) -> None:
     for client in clients * 3:
         hold = take(world, client)
         if hold is not None:
-            client.runtime.task(release(client.site, hold))
+            client.runtime.task(release(client.context, hold))
             world.kernel.run(world.kernel.now + 0.05)
 
 
@@ -79,7 +79,7 @@ def forgets(world: World, number: int) -> None:
 def notice(world: World, *clients: Client) -> None:
     """Have them use it until they know which memory node 0 has lost, and how long to wait for that."""
     for client in clients:
-        node = cast(QuorumBackend, client.site.backend).nodes[0]
+        node = cast(QuorumBackend, client.context.backend).nodes[0]
         for _ in range(20):
             if node.quarantine is None or node.quarantine.until == inf:
                 use(world, client)
@@ -164,12 +164,12 @@ def test_what_we_hold_ourselves_is_waited_for_whatever_others_have_noted(world: 
     use(world, alice, bob)
     alices = take(world, alice, ttl=60.0)
     assert alices is not None
-    bob.runtime.task(try_acquire(bob.site, Attempt("y", 8.0)))
+    bob.runtime.task(try_acquire(bob.context, Attempt("y", 8.0)))
     world.kernel.run(world.kernel.now + 0.05)
     for number in range(3):
         forgets(world, number)
     notice(world, bob)
-    quarantine = cast(QuorumBackend, bob.site.backend).nodes[0].quarantine
+    quarantine = cast(QuorumBackend, bob.context.backend).nodes[0].quarantine
     assert quarantine is not None
     assert quarantine.until - bob.runtime.now() < 20.0  # twice its ttl: it might have been extended
     use(world, bob)  # so that the nodes have noted it
@@ -185,12 +185,12 @@ def test_a_client_without_a_quorum_sees_at_once_that_another_let_nodes_in(world:
     """Bob would wait for two minutes, because of his own lease. Carol, who does not know of it, need not."""
     _, bob, carol = world.clients
     use(world, bob, carol)
-    bob.runtime.task(try_acquire(bob.site, Attempt("y", 60.0)))
+    bob.runtime.task(try_acquire(bob.context, Attempt("y", 60.0)))
     world.kernel.run(world.kernel.now + 0.05)
     for number in range(3):
         forgets(world, number)
     notice(world, carol, bob)
-    quarantine = cast(QuorumBackend, bob.site.backend).nodes[0].quarantine
+    quarantine = cast(QuorumBackend, bob.context.backend).nodes[0].quarantine
     assert quarantine is not None
     assert quarantine.until - bob.runtime.now() > 100.0
     while any(node.memory.roll is None for node in world.nodes):
@@ -209,7 +209,7 @@ def test_a_loss_without_a_name_does_not_begin_a_wait_anew(world: World) -> None:
     assert take(world, alice, ttl=30.0) is not None
     forgets(world, 0)
     notice(world, alice)
-    node, memory = cast(QuorumBackend, alice.site.backend).nodes[0], world.nodes[0].memory
+    node, memory = cast(QuorumBackend, alice.context.backend).nodes[0], world.nodes[0].memory
     before, memory.loss = memory.loss, ""
     losses, memory.losses = memory.losses, -1
     backend: Any = world.nodes[0].backend
@@ -246,7 +246,7 @@ def test_a_release_does_not_wait_for_a_node_that_is_to_be_let_in() -> None:
         world.kernel.run(world.kernel.now + 5.0)  # its wait is over: to let it in is the next step
         world.nodes[0].frozen = True
         began, ended = world.kernel.now, list[float]()
-        alice.runtime.task(release(alice.site, hold), lambda task: ended.append(world.kernel.now))
+        alice.runtime.task(release(alice.context, hold), lambda task: ended.append(world.kernel.now))
         world.kernel.run(world.kernel.now + 10.0)
         assert ended[0] - began < 0.5
 
@@ -257,7 +257,7 @@ class OnItsWay:
     def __init__(self, world: World, extends: bool = False, drift: float = DRIFT_RATE) -> None:
         self._world, self.answers = world, list[object]()
         _, self._bob, self._carol = world.clients
-        self._backend = cast(QuorumBackend, self._bob.site.backend)
+        self._backend = cast(QuorumBackend, self._bob.context.backend)
         self._backend.allow_for(drift)
         self._drift, self._ttl = drift, 8.0
         use(world, self._carol)
@@ -345,7 +345,7 @@ def test_a_vote_without_an_answer_stays_while_its_lease_lives(world: World) -> N
     done: list[str] = []
     world.nodes[2].did = lambda node, verb: done.append(verb)
     for _ in range(40):
-        alice.runtime.task(alice.site.backend.renew([Renewal("x", hold.token, TTL, hold.fence)], 0.15))
+        alice.runtime.task(alice.context.backend.renew([Renewal("x", hold.token, TTL, hold.fence)], 0.15))
         world.kernel.run(world.kernel.now + 0.2)
     assert "release" not in done, "its transport took it back"
     assert world.nodes[2].holds() == {"x": hold.token}
@@ -357,7 +357,7 @@ def test_a_token_that_is_being_taken_back_is_not_used_again(world: World) -> Non
     use(world, alice)
     world.nodes[1].memory.held["x"] = Held("a stranger", 1, inf)
     world.nodes[2].frozen = True
-    alice.runtime.task(acquire(alice.site, Attempt("x", TTL), 1.0))
+    alice.runtime.task(acquire(alice.context, Attempt("x", TTL), 1.0))
     world.kernel.run(world.kernel.now + 0.3)
     asked = [request.args[0].token for _, request in world.nodes[2].queue if request.verb == "vote"]
     assert len(asked) > 1
@@ -372,13 +372,13 @@ def test_what_follows_a_hand_over_without_an_answer_goes_behind_it(world: World)
     slow.frozen = True
     hold = take(world, alice)  # node 2 owes an answer
     assert hold is not None
-    alice.runtime.task(cast(QuorumBackend, alice.site.backend).nodes[2].member.inspect("x", 0.01))
-    alice.runtime.task(acquire(alice.site, Attempt("x", TTL), 1.0), results.append)
+    alice.runtime.task(cast(QuorumBackend, alice.context.backend).nodes[2].member.inspect("x", 0.01))
+    alice.runtime.task(acquire(alice.context, Attempt("x", TTL), 1.0), results.append)
     world.kernel.run(world.kernel.now + 0.1)
-    alice.runtime.task(release(alice.site, hold))
+    alice.runtime.task(release(alice.context, hold))
     world.kernel.run(world.kernel.now + 0.05)
     (heir,) = (task.result for task in results)
-    alice.runtime.task(release(alice.site, heir))
+    alice.runtime.task(release(alice.context, heir))
     world.kernel.run(world.kernel.now + 0.05)
     sent = [(wire, request) for wire, request in slow.queue if heir.token in str(request.args)]
     assert [request.verb for _, request in sent][-2:] == ["hand_over", "release"], "overtaken"
@@ -393,7 +393,7 @@ def test_a_client_can_be_closed_after_a_vote_that_some_never_answered(world: Wor
     world.nodes[2].frozen = True
     question = Collect(lambda _, member: member.roll(0.1), lambda *_: True)
     question.finish = question.looks = True
-    alice.runtime.task(cast(QuorumBackend, alice.site.backend).poller.poll(range(3), question), polled.append)
+    alice.runtime.task(cast(QuorumBackend, alice.context.backend).poller.poll(range(3), question), polled.append)
     world.kernel.run(world.kernel.now + 0.5)
     assert polled
     alice.runtime.task(alice.close(), polled.append)

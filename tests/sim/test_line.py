@@ -81,7 +81,7 @@ def an_old_announcement() -> None:
     """Node 0 serves Bob, and says so late: he has asked meanwhile, lost the vote, and given it back. Then node 1 serves him."""
     with a_world() as world:
         alice, bob, _ = world.clients
-        line = cast(QuorumBackend, bob.site.backend)
+        line = cast(QuorumBackend, bob.context.backend)
         hold = take(world, alice, 20.0)
         assert hold is not None
         done(world, bob, line.open_inbox(0.2))
@@ -92,7 +92,7 @@ def an_old_announcement() -> None:
         ear._held_replies.append((0, None))  # from here on nothing comes through
         zero, one, two = world.nodes
         one.frozen = two.frozen = True
-        begin(alice, release(alice.site, hold))
+        begin(alice, release(alice.context, hold))
         pass_time(world, 0.005)
         assert bobs_nodes(world) == [zero]
         answer = begin(bob, line.claim(BOBS, 0.2))
@@ -116,7 +116,7 @@ def a_request_that_comes_late() -> None:
     """Bob's retreat from node 2 is stuck, for so long that his next vote takes another connection. It may arrive after that."""
     with a_world() as world:
         bob = world.clients[1]
-        line = cast(QuorumBackend, bob.site.backend)
+        line = cast(QuorumBackend, bob.context.backend)
         done(world, bob, line.open_inbox(0.2))
         zero, one, two = world.nodes
         zero.memory.held["x"] = one.memory.held["x"] = Held("a stranger", 1, inf)
@@ -147,7 +147,7 @@ def a_young_request_on_an_old_connection() -> None:
     is undone with it: both may arrive after his next vote, which takes another connection."""
     with a_world() as world:
         bob = world.clients[1]
-        line = cast(QuorumBackend, bob.site.backend)
+        line = cast(QuorumBackend, bob.context.backend)
         member, stuck = cast(Any, line.nodes[2].member), list[Any]()
         done(world, bob, line.open_inbox(0.2))
         settle(world, bob, line)
@@ -227,14 +227,14 @@ def test_what_a_node_owes_is_not_forgotten_when_a_grant_is_told_that_nobody_beli
     """Two nodes announce Bob's grant while the third owes him an answer. It is too old to be believed, so he asks once more."""
     with a_world() as world:
         alice, bob, _ = world.clients
-        line = cast(QuorumBackend, bob.site.backend)
+        line = cast(QuorumBackend, bob.context.backend)
         hold = take(world, alice, 20.0)
         assert hold is not None
         done(world, bob, line.open_inbox(0.2))
         assert isinstance(done(world, bob, line.claim(BOBS, 0.2)), Refused)
         ticket_of(line).unanswered_since[2] = -inf  # the path broke under a request
         heard = begin(bob, line.hear(bob.runtime.now() + 5))
-        done(world, alice, release(alice.site, hold))
+        done(world, alice, release(alice.context, hold))
         pass_time(world, 0.1)
         ((announced,),) = heard
         assert announced.fence, "the other two are enough"
@@ -249,7 +249,7 @@ def test_nobody_listens_to_fewer_than_a_quorum() -> None:
     and if they are dead as well, that is said, or whoever listens would try again and again without a pause."""
     with a_world() as world:
         alice, bob, _ = world.clients
-        line = cast(QuorumBackend, bob.site.backend)
+        line = cast(QuorumBackend, bob.context.backend)
         hold = take(world, alice, 20.0)
         assert hold is not None
         done(world, bob, line.open_inbox(0.2))

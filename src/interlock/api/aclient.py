@@ -40,9 +40,9 @@ class AsyncLease(BaseLease):
 
     def _enter(self, block: Block | None) -> None:
         """A block begins: from now on a loss cancels its task, and those of other blocks on the same lease."""
-        hold, site, now = self._hold, self._site, self._site.runtime.now
+        hold, context, now = self._hold, self._context, self._context.runtime.now
         if self._leashes is None:
-            self._leashes = Leashes(lambda: hold.tell_at, lambda: holding.run_out(site, hold, now()))
+            self._leashes = Leashes(lambda: hold.tell_at, lambda: holding.run_out(context, hold, now()))
             hold.watch(self._leashes.told)  # not a method of ours: the hold would keep a lease that was dropped
         leash = self._leashes.enter()
         if block is not None:
@@ -55,8 +55,8 @@ class AsyncLease(BaseLease):
         stands as `remaining()` says.
         """
         try:
-            period = self._hold.wanted if ttl is None else checks.ttl(ttl, self._site.drift)
-            await extend(self._site, self._hold, period, self._moved)
+            period = self._hold.wanted if ttl is None else checks.ttl(ttl, self._context.drift)
+            await extend(self._context, self._hold, period, self._moved)
         finally:  # its end may have come nearer, and if the answer was lost as well
             self._moved()
 
@@ -65,7 +65,7 @@ class AsyncLease(BaseLease):
 
         A lease that is renewed is known to be lost a little before its deadline: a margin of a twentieth of its ttl.
         """
-        return await holding.wait_lost(self._site, self._hold, checks.timeout(timeout))
+        return await holding.wait_lost(self._context, self._hold, checks.timeout(timeout))
 
     async def release(self) -> bool:
         """Give the lock back. True if this call did, False if it was released before or is lost. Harmless when repeated.
@@ -74,13 +74,13 @@ class AsyncLease(BaseLease):
         lock then ends with its ttl, and release may be called again.
         """
         try:
-            released = await holding.release(self._site, self._hold)
+            released = await holding.release(self._context, self._hold)
             self._mine.holder = None
             return released
         except (InterlockError, GeneratorExit):  # the latter: nothing can be awaited any more
             raise
         except BaseException as error:  # a signal's handler has raised, before the release began perhaps
-            await holding.finish(self._site, self._hold, error)
+            await holding.finish(self._context, self._hold, error)
             raise
 
     async def _leave(self, error: BaseException | None) -> None:
@@ -93,14 +93,14 @@ class AsyncLease(BaseLease):
                     self._leashes = None
                 if stopped:  # the body was, by us: what happened to it is the loss
                     with suppress(LeaseLost):
-                        await holding.leave(self._site, self._hold, None)
+                        await holding.leave(self._context, self._hold, None)
                     raise lost(self._hold) from error
-            await holding.leave(self._site, self._hold, error)
+            await holding.leave(self._context, self._hold, error)
             self._mine.fuse = self._mine.holder = None
         except (InterlockError, GeneratorExit):  # the latter: nothing can be awaited any more
             raise
         except BaseException as struck:
-            await holding.finish(self._site, self._hold, struck)
+            await holding.finish(self._context, self._hold, struck)
             raise
 
     async def __aenter__(self) -> AsyncLease:
@@ -137,8 +137,8 @@ class AsyncLock(BaseLock["AsyncLease"]):
         limit = options.timeout if timeout is UNSET else checks.timeout(timeout)
         hold = None
         try:
-            hold = await acquiring.acquire(self._site, self._attempt, limit)
-            return AsyncLease(self._site, self._keeper, hold, options)
+            hold = await acquiring.acquire(self._context, self._attempt, limit)
+            return AsyncLease(self._context, self._keeper, hold, options)
         except BaseException as error:
             if hold is not None:
                 await self._return(hold, error)
@@ -152,8 +152,8 @@ class AsyncLock(BaseLock["AsyncLease"]):
         options = self._options
         hold = None
         try:
-            hold = await acquiring.try_acquire(self._site, self._attempt)
-            return None if hold is None else AsyncLease(self._site, self._keeper, hold, options)
+            hold = await acquiring.try_acquire(self._context, self._attempt)
+            return None if hold is None else AsyncLease(self._context, self._keeper, hold, options)
         except BaseException as error:
             if hold is not None:
                 await self._return(hold, error)
@@ -162,7 +162,7 @@ class AsyncLock(BaseLock["AsyncLease"]):
     async def _return(self, hold: Hold, error: BaseException) -> None:
         """Give back what the caller never got, because of `error`: no thread for the keeper, a signal's handler."""
         hold.dropped = True  # first: whatever strikes now, it is not renewed
-        await holding.leave(self._site, hold, error)
+        await holding.leave(self._context, hold, error)
 
     async def __aenter__(self) -> AsyncLease:
         """Acquire with the lock's own timeout. The body never runs without the lock."""
@@ -202,7 +202,7 @@ class AsyncClient(BaseClient):
         Not re-entrant: to acquire a name that you hold is to wait for yourself. Raises UsageError for what cannot be used,
         TypeError for a setting that does not exist.
         """
-        return AsyncLock(self._site, self._keeper, name, self._options.but(settings))
+        return AsyncLock(self._context, self._keeper, name, self._options.but(settings))
 
     @described
     def locked(
@@ -224,7 +224,7 @@ class AsyncClient(BaseClient):
 
             @wraps(function)
             async def under_lock(*args: P.args, **kwargs: P.kwargs) -> R:
-                async with AsyncLock(self._site, self._keeper, make(args, kwargs), options):
+                async with AsyncLock(self._context, self._keeper, make(args, kwargs), options):
                     return finished(await function(*args, **kwargs))
 
             return under_lock
@@ -236,7 +236,7 @@ class AsyncClient(BaseClient):
 
         Raises Unavailable if the store does not answer.
         """
-        return await self._site.inspect(checks.name(name))
+        return await self._context.inspect(checks.name(name))
 
     async def close(self) -> None:
         """End renewal and close the connections. Harmless when repeated.
@@ -246,7 +246,7 @@ class AsyncClient(BaseClient):
         store is said in the log, by name. In a signal handler that interrupts a call of the same thread it returns at once,
         and the rest follows when that call has ended.
         """
-        await close(self._site, self._keeper)
+        await close(self._context, self._keeper)
 
     async def __aenter__(self) -> AsyncClient:
         """The client itself."""

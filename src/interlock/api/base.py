@@ -57,10 +57,10 @@ class BaseLease:
     It belongs to the code that has the object, so it may be handed to another thread or task on purpose.
     """
 
-    __slots__ = ("__weakref__", "_born", "_keeper", "_leashes", "_mine", "_site")
+    __slots__ = ("__weakref__", "_born", "_context", "_keeper", "_leashes", "_mine")
 
-    def __init__(self, site: Context, keeper: Keeper, hold: Hold, options: Options) -> None:
-        self._site = site
+    def __init__(self, context: Context, keeper: Keeper, hold: Hold, options: Options) -> None:
+        self._context = context
         self._keeper = keeper
         self._mine = hold
         self._born = forks.generation
@@ -74,7 +74,7 @@ class BaseLease:
         keeper.keep(hold)
 
     def _call_back(self, on_lost: Callback | None, on_doubtful: Callback | None) -> None:
-        me, runtime = ref(self), self._site.runtime  # weakly: a lease that was dropped is not renewed
+        me, runtime = ref(self), self._context.runtime  # weakly: a lease that was dropped is not renewed
 
         def watcher(what: str) -> None:
             callback = on_lost if what == "lost" else on_doubtful if what == "doubtful" else None
@@ -124,12 +124,12 @@ class BaseLease:
     @property
     def lost(self) -> bool:
         """Whether you held it and may not hold it any more. True from the deadline on, whatever ran in between."""
-        return self._hold.lost(self._site.runtime.now())
+        return self._hold.lost(self._context.runtime.now())
 
     @property
     def state(self) -> str:
         """One word: "held", "doubtful" (it should have been renewed and was not; still yours), "lost" or "released"."""
-        return self._hold.state(self._site.runtime.now())
+        return self._hold.state(self._context.runtime.now())
 
     @property
     def reason(self) -> str:
@@ -142,7 +142,7 @@ class BaseLease:
 
     def progress(self) -> None:
         """Say that the work gets on. With `progress=` renewal ends when this was not called for so long. Raises as `check`."""
-        now = self._site.runtime.now()
+        now = self._context.runtime.now()
         check(self._hold, now)
         self._hold.progressed = now
 
@@ -153,14 +153,14 @@ class BaseLease:
 
     def remaining(self) -> float:
         """For how many seconds the lease may still be believed; 0 when lost or released. Asks no store."""
-        return self._hold.remaining(self._site.runtime.now())
+        return self._hold.remaining(self._context.runtime.now())
 
     def check(self) -> None:
         """Raise LeaseLost if the lease is over, UsageError if it was released. Asks no store.
 
         It cannot close the gap between this check and your write: only the fence, checked by the resource, can.
         """
-        check(self._hold, self._site.runtime.now())
+        check(self._hold, self._context.runtime.now())
 
     def __repr__(self) -> str:
         left = f", {self.remaining():.3f} s left" if self.state in (HELD, DOUBTFUL) else ""

@@ -25,8 +25,8 @@ L = TypeVar("L", bound=BaseLease)
 class BaseLock(Generic[L]):
     """A name with options. Has no state of its own: share it between threads or tasks, use it again and again."""
 
-    def __init__(self, site: Context, keeper: Keeper, name: str, options: Options) -> None:
-        self._site = site
+    def __init__(self, context: Context, keeper: Keeper, name: str, options: Options) -> None:
+        self._context = context
         self._keeper = keeper
         self._options = options
         self._name = checks.name(name)
@@ -39,7 +39,7 @@ class BaseLock(Generic[L]):
         return self._name
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r} on {self._site.backend.address}>"
+        return f"<{type(self).__name__} {self._name!r} on {self._context.backend.address}>"
 
 
 class BaseClient:
@@ -70,13 +70,13 @@ class BaseClient:
         bound = checks.request_timeout(1.0 if request_timeout is UNSET else request_timeout)
         given = request_timeout is not UNSET and isinstance(nodes, list | tuple)
         self._options = Options.checked(ttl, timeout, renew, drift, bound if given else 0.0)
-        self._site = Context.of(opened(url, nodes, runtime), runtime, bound, self._options.drift)
-        self._keeper = Keeper(self._site)
+        self._context = Context.of(opened(url, nodes, runtime), runtime, bound, self._options.drift)
+        self._keeper = Keeper(self._context)
 
     @property
     def address(self) -> str:
         """Where the store is, without secrets."""
-        return self._site.backend.address
+        return self._context.backend.address
 
     def keeping(self) -> Keeping:
         """How renewal is doing: leases kept, round trips, failures, how late it ran. Asks no store."""

@@ -42,8 +42,8 @@ class Lease(BaseLease):
         stands as `remaining()` says.
         """
         try:
-            period = self._hold.wanted if ttl is None else checks.ttl(ttl, self._site.drift)
-            run(extend(self._site, self._hold, period, self._moved))
+            period = self._hold.wanted if ttl is None else checks.ttl(ttl, self._context.drift)
+            run(extend(self._context, self._hold, period, self._moved))
         finally:  # its end may have come nearer, and if the answer was lost as well
             self._moved()
 
@@ -52,7 +52,7 @@ class Lease(BaseLease):
 
         A lease that is renewed is known to be lost a little before its deadline: a margin of a twentieth of its ttl.
         """
-        return run(holding.wait_lost(self._site, self._hold, checks.timeout(timeout)))
+        return run(holding.wait_lost(self._context, self._hold, checks.timeout(timeout)))
 
     def release(self) -> bool:
         """Give the lock back. True if this call did, False if it was released before or is lost. Harmless when repeated.
@@ -61,24 +61,24 @@ class Lease(BaseLease):
         lock then ends with its ttl, and release may be called again.
         """
         try:
-            released = run(holding.release(self._site, self._hold))
+            released = run(holding.release(self._context, self._hold))
             self._mine.holder = None
             return released
         except InterlockError:
             raise
         except BaseException as error:  # a signal's handler has raised, before the release began perhaps
-            run(holding.finish(self._site, self._hold, error))
+            run(holding.finish(self._context, self._hold, error))
             raise
 
     def _leave(self, error: BaseException | None) -> None:
         """The end of a block whose body raised `error`, or nothing."""
         try:
-            run(holding.leave(self._site, self._hold, error))
+            run(holding.leave(self._context, self._hold, error))
             self._mine.fuse = self._mine.holder = None
         except InterlockError:
             raise
         except BaseException as struck:
-            run(holding.finish(self._site, self._hold, struck))
+            run(holding.finish(self._context, self._hold, struck))
             raise
 
     def __enter__(self) -> Lease:
@@ -112,8 +112,8 @@ class Lock(BaseLock["Lease"]):
         limit = options.timeout if timeout is UNSET else checks.timeout(timeout)
         hold = None
         try:
-            hold = run(acquiring.acquire(self._site, self._attempt, limit))
-            return Lease(self._site, self._keeper, hold, options)
+            hold = run(acquiring.acquire(self._context, self._attempt, limit))
+            return Lease(self._context, self._keeper, hold, options)
         except BaseException as error:
             if hold is not None:
                 self._return(hold, error)
@@ -127,8 +127,8 @@ class Lock(BaseLock["Lease"]):
         options = self._options
         hold = None
         try:
-            hold = run(acquiring.try_acquire(self._site, self._attempt))
-            return None if hold is None else Lease(self._site, self._keeper, hold, options)
+            hold = run(acquiring.try_acquire(self._context, self._attempt))
+            return None if hold is None else Lease(self._context, self._keeper, hold, options)
         except BaseException as error:
             if hold is not None:
                 self._return(hold, error)
@@ -137,7 +137,7 @@ class Lock(BaseLock["Lease"]):
     def _return(self, hold: Hold, error: BaseException) -> None:
         """Give back what the caller never got, because of `error`: no thread for the keeper, a signal's handler."""
         hold.dropped = True  # first: whatever strikes now, it is not renewed
-        run(holding.leave(self._site, hold, error))
+        run(holding.leave(self._context, hold, error))
 
     def __enter__(self) -> Lease:
         """Acquire with the lock's own timeout. The body never runs without the lock."""
@@ -174,7 +174,7 @@ class Client(BaseClient):
         Not re-entrant: to acquire a name that you hold is to wait for yourself. Raises UsageError for what cannot be used,
         TypeError for a setting that does not exist.
         """
-        return Lock(self._site, self._keeper, name, self._options.but(settings))
+        return Lock(self._context, self._keeper, name, self._options.but(settings))
 
     @described
     def locked(self, name: str, **settings: Unpack[Settings]) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -194,7 +194,7 @@ class Client(BaseClient):
 
             @wraps(function)
             def under_lock(*args: P.args, **kwargs: P.kwargs) -> R:
-                with Lock(self._site, self._keeper, make(args, kwargs), options):
+                with Lock(self._context, self._keeper, make(args, kwargs), options):
                     return finished(function(*args, **kwargs))
 
             return under_lock
@@ -206,7 +206,7 @@ class Client(BaseClient):
 
         Raises Unavailable if the store does not answer.
         """
-        return run(self._site.inspect(checks.name(name)))
+        return run(self._context.inspect(checks.name(name)))
 
     def close(self) -> None:
         """End renewal and close the connections. Harmless when repeated.
@@ -216,7 +216,7 @@ class Client(BaseClient):
         store is said in the log, by name. In a signal handler that interrupts a call of the same thread it returns at once,
         and the rest follows when that call has ended.
         """
-        run(close(self._site, self._keeper))
+        run(close(self._context, self._keeper))
 
     def __enter__(self) -> Client:
         """The client itself."""

@@ -67,12 +67,12 @@ def fresh(what: str) -> str:
 
 def backend_of(client: AsyncClient) -> Backend:
     """The port below a client: some promises can only be seen there."""
-    return client._site.backend
+    return client._context.backend
 
 
 def token_of(client: AsyncClient) -> str:
     """A fresh token, as a flow would mint it."""
-    return client._site.runtime.token()
+    return client._context.runtime.token()
 
 
 async def met(*clients: AsyncClient) -> None:

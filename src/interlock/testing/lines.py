@@ -54,7 +54,7 @@ async def join_as(client: AsyncClient, claim: Claim, arrival: int) -> Claim:
 
 async def hear(client: AsyncClient, seconds: float = WITHIN) -> list[Announced]:
     """What is announced to a client within that time."""
-    return list(await line_of(client).hear(client._site.runtime.now() + seconds))
+    return list(await line_of(client).hear(client._context.runtime.now() + seconds))
 
 
 async def told(client: AsyncClient, claim: Claim) -> Announced:
@@ -266,7 +266,7 @@ async def an_announcement_says_what_was_granted(kit: Kit) -> None:
     name, client, other = fresh("announced"), kit.client(), kit.client()
     holder = await take(client, name)
     claim = await join(other, name, 1000)
-    now = other._site.runtime.now
+    now = other._context.runtime.now
     asked_at, before = now(), await line_of(other).claim(claim, WITHIN)
     await kit.sleep(0.05)
     await let_go(client, holder)
@@ -343,10 +343,10 @@ async def hearing_ends_in_time_and_an_inbox_is_opened_once(kit: Kit) -> None:
     client = kit.client()
     line = line_of(client)
     inbox = await line.open_inbox(WITHIN)
-    began = client._site.runtime.now()
+    began = client._context.runtime.now()
     assert await hear(client, 0.1) == []
     assert await hear(client, -1.0) == []
-    assert 0.1 <= client._site.runtime.now() - began < 2
+    assert 0.1 <= client._context.runtime.now() - began < 2
     assert await line.open_inbox(WITHIN) == inbox
 
 
@@ -358,9 +358,9 @@ async def an_announcement_wakes_whoever_hears(kit: Kit) -> None:
     took: list[float] = []
 
     async def listen() -> None:
-        began = other._site.runtime.now()
+        began = other._context.runtime.now()
         await served(other, claim)
-        took.append(other._site.runtime.now() - began)
+        took.append(other._context.runtime.now() - began)
 
     async def release() -> None:
         await kit.sleep(0.1)

@@ -42,9 +42,9 @@ class Client:
         self.faces = [self.face]
 
     @property
-    def site(self) -> Context:
+    def context(self) -> Context:
         """That of the client as it is now."""
-        return self.face.site
+        return self.face.context
 
     async def close(self) -> None:
         """See `Face.close`."""
@@ -59,7 +59,7 @@ class Client:
 
 
 class Face:
-    """What `AsyncClient` is: a site and its keeper. `tokens` are those that it has made."""
+    """What `AsyncClient` is: a context and its keeper. `tokens` are those that it has made."""
 
     def __init__(self, client: Client, number: str) -> None:
         world, runtime = client.world, client.runtime.another()
@@ -74,12 +74,12 @@ class Face:
         members = [SimMember(link, runtime, number) for link in client.links]
         backend = members[0] if len(members) == 1 else open_quorum(members, runtime)
         plan, backend = world.plan, _dawdling(backend, runtime, world.kernel.random)
-        self.site = Context.of(backend, runtime, plan.request_timeout, plan.drift)
-        self.keeper = Keeper(self.site)
+        self.context = Context.of(backend, runtime, plan.request_timeout, plan.drift)
+        self.keeper = Keeper(self.context)
 
     async def close(self) -> None:
         """As `AsyncClient.close`."""
-        await close(self.site, self.keeper)
+        await close(self.context, self.keeper)
 
 
 def _dawdling(backend: Any, runtime: SimRuntime, random: Random) -> Any:
@@ -142,7 +142,7 @@ class Actor:
         self.world.turn_ended(self.client, lease)
 
     async def _take_turn(self, lease: str, final: bool) -> None:
-        plan, random, site = self.world.plan, self._random, self._face.site
+        plan, random, context = self.world.plan, self._random, self._face.context
         name, renew = "stock", random.random() < 0.5
         policy = Policy(
             renew,
@@ -157,11 +157,11 @@ class Actor:
             self.world.record(self.name, "ask", name=name, lease=lease)
             try:
                 if final:
-                    hold: Hold | None = await acquiring.acquire(site, attempt, 30 * plan.ttl + 30)
+                    hold: Hold | None = await acquiring.acquire(context, attempt, 30 * plan.ttl + 30)
                 elif once:
                     hold = await self._try(lease, name, policy, TRIES if random.random() < 0.6 else 1)
                 else:
-                    hold = await acquiring.acquire(site, attempt, timeout)
+                    hold = await acquiring.acquire(context, attempt, timeout)
             except InterlockError as error:
                 stuck = final and (number == PATIENCE - 1 or isinstance(error, AcquireTimeout))
                 why = f"{type(error).__name__} {getattr(error, 'cause', '')}".rstrip()
@@ -185,13 +185,13 @@ class Actor:
             if number:
                 await self._runtime.sleep(self.world.plan.ttl * self._random.uniform(0.005, 0.05))
                 self.world.record(self.name, "ask", name=name, lease=lease)
-            hold = await acquiring.try_acquire(self._face.site, Attempt(name, self.world.plan.ttl, policy))
+            hold = await acquiring.try_acquire(self._face.context, Attempt(name, self.world.plan.ttl, policy))
             if hold is not None:
                 break
         return hold
 
     async def _use(self, lease: str, hold: Hold, watched: bool) -> None:
-        site, record = self._face.site, self.world.record
+        context, record = self._face.context, self.world.record
         watch = self._watcher(lease, hold)
         self.world.owner[hold.token] = lease
         record(
@@ -222,7 +222,7 @@ class Actor:
             unknown = "unknown"
             try:
                 with suppress(InterlockError):
-                    await holding.leave(site, hold, error)
+                    await holding.leave(context, hold, error)
             except Struck:
                 unknown = "struck"
                 if not hold.released and not hold.gone:
@@ -261,7 +261,7 @@ class Actor:
 
     async def _work(self, lease: str, hold: Hold) -> None:
         """Read, work, write. Some stop when they are told to, some do not."""
-        site, random, plan, runtime = self._face.site, self._random, self.world.plan, self._runtime
+        context, random, plan, runtime = self._face.context, self._random, self.world.plan, self._runtime
         counter = self.world.counter
         polite = random.random() < 0.7
         value = await counter.enter(runtime, hold.name, lease, hold.fence)
@@ -270,7 +270,7 @@ class Actor:
         long = random.random() < 0.4 and self.world.kernel.now < plan.span
         period = plan.ttl * (random.uniform(0.3, 1.8) if long else random.uniform(0.0, 0.1))
         if polite:
-            await holding.wait_lost(site, hold, period)
+            await holding.wait_lost(context, hold, period)
         else:
             await runtime.sleep(period)
         self._say(lease, hold)
@@ -295,6 +295,6 @@ class Actor:
             self._moved(lease, hold)
 
         try:
-            await extend(self._face.site, hold, ttl, moved)
+            await extend(self._face.context, hold, ttl, moved)
         finally:
             moved()

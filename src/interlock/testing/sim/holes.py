@@ -69,9 +69,9 @@ def _old_wait() -> list[Patch]:
 def _token_used_again() -> list[Patch]:
     ask = wait._ask
 
-    async def again(site: Context, me: Any, waits: bool, answer: Any) -> tuple[Hold | None, bool]:
+    async def again(context: Context, me: Any, waits: bool, answer: Any) -> tuple[Hold | None, bool]:
         before = me.token
-        hold, told = await ask(site, me, waits, answer)
+        hold, told = await ask(context, me, waits, answer)
         if hold is None and not me.in_line:
             me.token = before
         return hold, told

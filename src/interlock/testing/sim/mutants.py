@@ -73,8 +73,8 @@ def _half_quorum() -> list[Patch]:
 def _validity_from_reply() -> list[Patch]:
     believe = ask.believe
 
-    def late(site: Context, claim: Any, granted: Any, sent_at: float, policy: Any) -> Any:
-        return believe(site, claim, granted, site.runtime.now(), policy)
+    def late(context: Context, claim: Any, granted: Any, sent_at: float, policy: Any) -> Any:
+        return believe(context, claim, granted, context.runtime.now(), policy)
 
     return [(ask, "believe", late)]
 
@@ -193,7 +193,7 @@ def _any_wait() -> list[Patch]:
 
 
 def _no_undo() -> list[Patch]:
-    async def forget(site: Context, name: str, token: str, ttl: float, error: BaseException, **more: Any) -> Undone:
+    async def forget(context: Context, name: str, token: str, ttl: float, error: BaseException, **more: Any) -> Undone:
         return Undone.NEVER_ASKED
 
     return [(ask, "undo", forget), (holding, "undo", forget)]
@@ -244,11 +244,11 @@ def _sleeps_for_ever() -> list[Patch]:
 
 
 def _closed_early() -> list[Patch]:
-    async def let_out(site: Context) -> None:
+    async def let_out(context: Context) -> None:
         while any(
-            queue.waiters for queue in site.queue._queues.values()
+            queue.waiters for queue in context.queue._queues.values()
         ):  # who has left the line here may still be cleaning up
-            await site.runtime.sleep(0.0001)
+            await context.runtime.sleep(0.0001)
 
     return [(closing, "_let_out", let_out)]
 
@@ -258,9 +258,9 @@ def _answer_lost_on_its_way_up() -> list[Patch]:
 
 
 def _release_not_sent() -> list[Patch]:
-    async def finish(site: Context, hold: Hold, error: BaseException) -> None:
+    async def finish(context: Context, hold: Hold, error: BaseException) -> None:
         if not isinstance(error, Exception):
-            await done(site, hold, error)
+            await done(context, hold, error)
 
     done = holding.finish
     return [(holding, "finish", finish), (Keeper, "forsake", lambda self, hold: None)]

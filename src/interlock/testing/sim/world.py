@@ -205,7 +205,7 @@ class World:
                 self.kernel.at(self.kernel.now + GRACE, None, self._look, lease, "given back a moment ago")
 
     def _look(self, lease: str, note: str) -> None:
-        in_line = {token for client in self.clients for face in client.faces for token in face.site.queue.in_line}
+        in_line = {token for client in self.clients for face in client.faces for token in face.context.queue.in_line}
         for node in self.nodes:
             for name, token in node.holds().items():
                 owner = self.owner.get(token, token)
