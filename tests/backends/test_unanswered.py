@@ -335,3 +335,12 @@ def test_one_whose_lease_was_left_to_expire_is_forgotten(live: set[str]) -> None
     live.clear()
     line.prune(6 * OVERDUE, live.__contains__)
     assert not line
+
+
+def test_a_release_by_another_connection_does_not_replace_a_claim_that_may_still_arrive() -> None:
+    ledger: Unanswered[Wire] = Unanswered()
+    one, other = Wire(), Wire()
+    ledger.owes(("t",), one, undo, 1.0)
+    ledger.owes(("t",), other, None, 2.0)
+    assert ledger.paths(("t",)) == [one]
+    assert ledger.give_up(one, 9.0) == ["undo t"]

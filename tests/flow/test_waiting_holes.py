@@ -934,3 +934,29 @@ def test_how_long_it_took_is_told(url: str) -> None:
         assert lease is not None
         assert lease.waited == 0.0, "it did not wait"
         lease.release()
+
+
+@pytest.mark.parametrize("end", ["withdraw", "stands"])
+def test_an_offer_that_ends_amid_a_signal_leaves_nothing_in_the_line(end: str) -> None:
+    """The handler raises while the token is taken off; whoever handed over takes it back once more."""
+
+    class Struck(dict[str, Waiter]):
+        armed = True
+
+        def pop(self, *args: Any) -> Any:
+            if self.armed:
+                self.armed = False
+                raise KeyboardInterrupt
+            return super().pop(*args)
+
+    queue = LocalQueue()
+    me = Waiter(Attempt("x", 10), "a", 0.0)
+    queue.enter(me)
+    assert queue.offer(me, "b")
+    queue.in_line = Struck(queue.in_line)
+    if end == "stands":
+        me.state = LEFT
+    with pytest.raises(KeyboardInterrupt):
+        queue.withdraw(me, "b") if end == "withdraw" else queue.stands(me, Refused(1.0, "somebody"), 0.0)
+    queue.withdraw(me, "b")
+    assert not queue.in_line

@@ -21,7 +21,7 @@ Transitions
 | from → to           | by                                                                                            |
 |---------------------|-----------------------------------------------------------------------------------------------|
 | none → OWED         | `owes`, `on_way`                                                                              |
-| OWED → OWED         | `owes`: a later request of the token on the same connection; the undo of the first is kept    |
+| any → OWED          | `owes`: a later request of the token has no answer either. The undo of an earlier one is kept  |
 | OWED → DEALT_WITH   | `dealt_with`                                                                                  |
 | OWED → BROKEN       | the connection dies                                                                           |
 | OWED → GIVEN_UP     | `give_up`, then the transport sends the undos and closes                                      |
@@ -33,14 +33,15 @@ Interleavings and where each is handled
   got the answer, and will take it back. On a quorum, what created nothing (a release to the slowest node) is over
 - the connection broke: BROKEN. What takes back may go elsewhere; what creates something may not (`barred`), or it would be
   told that it has what the late request, or its undo, takes away
-- nobody follows, and no reply comes for OVERDUE seconds: `prune` names the connection, `give_up` says which undos are the last
-  things to send. The bar counts from then: the undo may arrive late as well
+- no reply comes on an open connection for OVERDUE seconds: `prune` names the connection, `give_up` says which undos are the
+  last things to send. The bar counts from then: the undo may arrive late as well
 - a request with two tokens (a hand-over): a record for each, whose undo takes back that token and not the other, which may be
   alive by then. The token that the request creates something for stands first
 - an extension follows an unanswered claim: the claim's undo stays on record. On another connection: the broken claim's record
-  stays (`owes`), since it matters more what that one may still do
+  stays (`owes`): the claim may still arrive
 - one request is answered, a later one of the same token is not: only the records from before the first are settled (`answered`)
-- one task must follow what another one still waits for, on a connection that is retired: `on_way` puts that on record
+- one task must follow what another one still waits for, on a connection that is *retired* (it takes no new requests):
+  `on_way` puts that on record
 - a signal's handler raises amid `owes`: the caller repeats it; that is harmless. Each change of a record is one step
 - a fork: the child makes a new ledger. What the parent asked is the parent's to undo
 - the token has the lock (`is_live`): its unanswered vote must not be undone behind its back, for renewals may rely on it. The
@@ -107,7 +108,7 @@ class Record(Generic[C]):
 
     @property
     def guards(self) -> bool:
-        """Whether what it was about may still be done, and undone, whatever comes by another connection."""
+        """Whether it created something and its connection is dead: it, or its undo, may still arrive."""
         return self.undo is not None and self.connection is not None and self.connection.dead
 
 
@@ -115,7 +116,7 @@ class Unanswered(Generic[C]):
     """The ledger of one node. `records`, by token, stand in the order in which they are to be looked at."""
 
     def __init__(self, is_live: Callable[[str], bool] | None = None) -> None:
-        self.is_live = is_live  # None: the node is none of a quorum
+        self.is_live = is_live  # None: this store is not a node of a quorum
         self.records: OrderedDict[str, Record[C]] = OrderedDict()
         self.guard = RLock()  # threads share the ledger. Never held while waiting; a signal's handler may come back in
         self.overdue = OVERDUE
@@ -128,7 +129,8 @@ class Unanswered(Generic[C]):
         return [(token, record) for token in tokens if (record := self.records.get(token)) is not None]
 
     def barred(self, tokens: Sequence[str], now: float) -> bool:
-        """Whether a request of these tokens, which creates something for the first of them, might be overtaken."""
+        """Whether a request that creates something for the first of these tokens might overtake an earlier one of that token,
+        which would then take effect later, or its undo would."""
         record = self.records.get(tokens[0]) if tokens else None
         return record is not None and record.guards and now - record.since < self.overdue
 
@@ -165,10 +167,10 @@ class Unanswered(Generic[C]):
             for token in tokens:
                 before, kept = self.records.get(token), undo
                 if before is not None and undo is None:
-                    if before.guards:
-                        continue  # it matters more what that one may still do
                     if before.connection is connection:
                         kept = before.undo
+                    elif before.undo is not None and before.connection is not None:
+                        continue  # that request may still arrive and create something: its record stays
                 self.records[token] = Record(connection, kept, now, now + self.overdue, key)
                 self.records.move_to_end(token)
 
@@ -189,7 +191,7 @@ class Unanswered(Generic[C]):
                         self.forget(token)
 
     def arrived(self, tokens: Sequence[str], key: object) -> None:
-        """A reply has come in which nobody waits for any more: the one that `owes` was told this key of."""
+        """A reply has come in that no caller waits for any more. `key` is the one that `owes` was given."""
         with self.guard:
             for token in tokens:
                 record = self.records.get(token)

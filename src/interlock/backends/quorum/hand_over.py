@@ -1,7 +1,8 @@
 """Handing a lock over on a quorum: the release of one token and the claim of another, in one request to each node.
 
 Interleavings and where each is handled
-- too few nodes answer: it may have happened on some. Both tickets say that an undo must follow, and the caller is told
+- too few nodes answer: it may have happened on some. The released ticket is TO_UNDO, the heir's is WAITING, and
+  the caller, who is told, undoes both
 - all nodes refuse the question itself: the caller takes that for "nothing happened", so the heir is taken off the nodes first
 - a quorum has let go of the lease and the heir has not got it: the heir waits in line, or asks for itself
 - the token is renewed at the same time: it is LEAVING before the first request is sent, so it is not healed any more

@@ -22,7 +22,9 @@ from ...core.claim import Granted, Place, Refused
 from ...core.turn import GrantTally
 from ...errors import Unavailable
 
-SAME_PATH = 2.5  # seconds for which what follows an unanswered request goes down the same connection, for certain
+# Seconds for which what follows an unanswered request goes down the same connection, for certain. Below `unanswered.OVERDUE`,
+# after which the transport may give that connection up.
+SAME_PATH = 2.5
 
 ANSWERS = (Granted, Refused)
 
@@ -111,7 +113,7 @@ class Ticket:
         self.unanswered_since: dict[int, float] = {}  # nodes that owe it an answer; -inf if the path broke
         self.due = inf  # when the listener is told: that it is to ask again, or to be released
         self.failed: set[int] = set()  # nodes that have not answered its release: what they announce has to be passed on
-        self.left_until = 0.0  # what other nodes announce until then is passed on by its release
+        self.left_until = 0.0  # until then its release passes on what is announced to it, but for nodes in `failed`
         self.wait_anew(place, grants)
 
     def wait_anew(self, place: Place | None, grants: GrantTally) -> None:

@@ -28,7 +28,7 @@ from .poller import Poller
 from .ticket import OVER, UNDER_WAY, WAITS, State, Ticket
 
 HINT = 0.01  # seconds in which the other nodes are expected to announce what one of them did; as much again is jitter
-LATE = 2.0  # for how long announcements to a token that has left are expected: what left with it passes them on
+LATE = 2.0  # seconds after a release in which the release itself passes on what nodes announce to its token
 RELY = 6.0  # seconds for which one in line relies on what it was told, at most: see `flow.waiting.queue`
 
 

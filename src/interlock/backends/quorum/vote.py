@@ -3,8 +3,8 @@
 Invariants
 - A grant counts when a quorum has granted it in time, and stores its fence while the token holds the lock there (`_agree`).
 - A claim that loses keeps no more than it must. If another token has the lock, it gives back what it got, and no waiter is
-  served with that (`requeue`). If the vote is split, a node stays with the earliest ticket: whoever has the node hands it over
-  to itself, which gives it to those in line that came before. So the earliest gets them all, whoever got what at first.
+  served with that (`retreat`). If the vote is split, each claim hands the nodes that it has over to itself. A node then prefers
+  the earliest in its line. So the earliest claim collects all nodes.
 
 Interleavings and where each is handled
 - too few of those answer that were thought to be well, or they keep silent: resting nodes are asked too (`poller`)
@@ -203,7 +203,7 @@ class Voting:
         retry_after = tally.retry_after()
         if rung or tally.won:
             retry_after = 0.0
-        elif kept:  # others that have a part will hand it over when they ask, if we came before them; else we do
+        elif kept:  # with the next questions the later claims lose their nodes to the earliest
             pause = min(FIRST_PAUSE * 2 ** min(ticket.splits, 10), LONGEST_PAUSE) * self.runtime.jitter()
             retry_after = pause if retry_after is None else min(pause, retry_after)
         return Refused(retry_after, tally.owner(), tuple(poll.votes()), counted.sent_at + ticket.axis)

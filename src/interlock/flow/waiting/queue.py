@@ -107,8 +107,8 @@ class LocalQueue:
         with self.guard:
             waiter.is_refused(until)
 
-    def renew(self, waiter: Waiter, token: str) -> None:
-        """Its token is spent and stands in no line: it asks with another."""
+    def change_token(self, waiter: Waiter, token: str) -> None:
+        """It asks with another token from now on. The old one stands in no line."""
         with self.guard:
             self.in_line.pop(waiter.token, None)
             waiter.token, waiter.in_line = token, False
@@ -171,7 +171,7 @@ class LocalQueue:
         with self.guard:
             self.in_line.pop(waiter.token, None)
             queue = self._of(waiter.name, waiter.arrival)
-            if queue.holder is waiter.hold:  # or what is announced to its token would be taken for held
+            if queue.holder is waiter.hold:  # else `has` would ignore what is announced to its token
                 queue.holder = None
             waiter.outlives(token)
             if waiter.state is not LEFT and waiter not in queue.waiters:
@@ -214,15 +214,15 @@ class LocalQueue:
             return True
 
     def withdraw(self, heir: Waiter, token: str) -> bool:
-        """Nothing came of that, if it was offered at all; it asks for itself. False: it was announced that it has it, before
-        the answer came, so it must be left that."""
+        """Nothing came of the offer, if there was one: the heir asks for itself. False: an announcement gave it the lease
+        before the answer came, and it keeps that."""
         with self.guard:
             if heir.hold is not None and heir.hold.token == token:
                 heir.offered = ""
                 return False
             if heir.offered == token:
+                self.in_line.pop(token, None)  # first: once the offer is gone, this is not done again
                 heir.loses_offer()
-                self.in_line.pop(token, None)
             heir.ring()
             return True
 
@@ -251,11 +251,11 @@ class LocalQueue:
             if heir.state is OFFERED and heir.hold is None:
                 heir.stands(refused, sent_at + self.relied_on(refused.retry_after or 0.0))
                 return True
-            heir.offered = ""
-            if heir.hold is not None and heir.hold.token == token:  # the announcement came before the answer
-                return True
-            self.in_line.pop(token, None)
-            return False
+            served = heir.hold is not None and heir.hold.token == token  # the announcement came before the answer
+            if not served:
+                self.in_line.pop(token, None)
+            heir.offered = ""  # last, as above
+            return served
 
     def relied_on(self, retry_after: float) -> float:
         """For how long a waiter in line may rely on an answer that says when the holder's lease ends at the latest.

@@ -129,8 +129,8 @@ async def _ask(context: Context, me: Waiter, waits: bool, answer: Hold | Refused
             return answer, False
         me.refused = answer = cast(Refused, answer)
         context.listener.set_clock(sent_at, answer.at)
-        if answer.spent or not me.in_line:  # a quorum may still be taking back what some granted: not what it votes for next
-            queue.renew(me, runtime.token(attempt.note))
+        if answer.spent or not me.in_line:  # another token: the quorum may still be releasing this one
+            queue.change_token(me, runtime.token(attempt.note))
         if not answer.owner or not waits:
             return None, False
         inbox = "" if lined_up else await _inbox(context)
@@ -145,7 +145,7 @@ async def _ask(context: Context, me: Waiter, waits: bool, answer: Hold | Refused
     me.refused = answer = cast(Refused, answer)
     context.listener.set_clock(sent_at, answer.at)
     if answer.spent:
-        queue.renew(me, runtime.token(attempt.note))
+        queue.change_token(me, runtime.token(attempt.note))
     else:
         me.after = answer.fence
     return None, True

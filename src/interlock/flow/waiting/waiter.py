@@ -85,7 +85,7 @@ class Waiter:
     hold: Hold | None = None  # the lease that it got
     refused: Refused | None = None  # the last answer
     after: int | None = None  # the highest fence of the name when it was answered last: what it is granted later is higher
-    until = 0.0  # when it asks again, if nothing rings before: the end of the holder's lease
+    until = 0.0  # when it asks again, if nothing rings before: when the holder's lease can have ended, or a few seconds later
 
     def __init__(self, attempt: Attempt, token: str, arrival: float) -> None:
         self.attempt = attempt
