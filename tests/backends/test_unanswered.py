@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+import time
+
 import pytest
 
 from interlock.backends import unanswered
 from interlock.backends.in_line import InLine
 from interlock.backends.quorum import ticket
-from interlock.backends.unanswered import OVERDUE, State, Unanswered
+from interlock.backends.unanswered import OVERDUE, Record, State, Unanswered
 
 
 class Wire:
@@ -344,3 +348,45 @@ def test_a_release_by_another_connection_does_not_replace_a_claim_that_may_still
     ledger.owes(("t",), other, None, 2.0)
     assert ledger.paths(("t",)) == [one]
     assert ledger.give_up(one, 9.0) == ["undo t"]
+
+
+def test_a_living_token_does_not_keep_a_connection_for_an_extension_without_an_answer(
+    ledger: Unanswered[Wire], live: set[str]
+) -> None:
+    """A connection that died in silence would take the lease with it: each extension and the release would go down it."""
+    wire = Wire()
+    live.add("t")
+    ledger.owes(("t",), wire, None, 0.0)
+    assert ledger.prune(OVERDUE, silent) == [wire]
+    assert ledger.give_up(wire, OVERDUE) == [], "nothing to undo"
+    ledger.owes(("t",), wire, undo, OVERDUE)
+    assert ledger.prune(2 * OVERDUE, silent) == []
+    assert ledger.give_up(wire, 2 * OVERDUE) is None, "its vote is kept"
+
+
+def test_threads_that_send_do_not_disturb_one_that_looks() -> None:
+    ledger: Unanswered[Wire] = Unanswered()
+    over, failed = threading.Event(), list[BaseException]()
+    record = [("", Record(Wire(), None, 0.0, 0.0))]
+
+    def send() -> None:
+        for n in itertools.count():
+            if over.is_set():
+                return
+            ledger.sends([(f"{n % 5000}", record[0][1])], None, float(n))
+
+    def look() -> None:
+        try:
+            while not over.is_set():
+                ledger.prune(0.0, well)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work) for work in (send, look)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert not failed

@@ -45,7 +45,8 @@ Interleavings and where each is handled
 - a signal's handler raises amid `owes`: the caller repeats it; that is harmless. Each change of a record is one step
 - a fork: the child makes a new ledger. What the parent asked is the parent's to undo
 - the token has the lock (`is_live`): its unanswered vote must not be undone behind its back, for renewals may rely on it. The
-  connection is kept, and what is on record of it, for as long as the token lives
+  connection is kept, and what is on record of it, for as long as the token lives. Not for an unanswered extension: it created
+  nothing, and a connection that died in silence would take the lease with it
 - a token that nothing more is asked for: its record is OVERDUE seconds old, and not live. `prune` forgets it
 """
 
@@ -141,10 +142,11 @@ class Unanswered(Generic[C]):
 
     def sends(self, earlier: Sequence[tuple[str, Record[C]]], connection: C | None, now: float) -> None:
         """A request goes down this connection (None: any other): tokens that took another before go astray."""
-        for token, record in earlier:
-            if record.connection is not None and record.connection is not connection:
-                self._astray.pop(token, None)
-                self._astray[token] = now
+        with self.guard:
+            for token, record in earlier:
+                if record.connection is not None and record.connection is not connection:
+                    self._astray.pop(token, None)
+                    self._astray[token] = now
 
     def settled(self, token: str, now: float) -> bool:
         """Whether all of the token went down one connection, or so long ago on another that it will not arrive any more."""
@@ -208,9 +210,10 @@ class Unanswered(Generic[C]):
 
     # --- when nothing comes ---------------------------------------------------------------------------------------------
 
-    def lives(self, token: str) -> bool:
-        """Whether the token has the lock: see `port.Member.elect`."""
-        return self.is_live is not None and self.is_live(token)
+    def lives(self, token: str, record: Record[C]) -> bool:
+        """Whether the token has the lock, by what this request may have created: see `port.Member.elect`. An extension that has
+        no answer created nothing, so nothing relies on its connection."""
+        return record.undo is not None and self.is_live is not None and self.is_live(token)
 
     def needed(self) -> set[C]:
         """The connections that something may have to follow on. Any other may be closed."""
@@ -218,8 +221,8 @@ class Unanswered(Generic[C]):
 
     def kept(self) -> set[C]:
         """The open connections that living tokens need: a release has to go down them."""
-        some = [(token, record.connection) for token, record in list(self.records.items())]
-        return {conn for token, conn in some if conn is not None and not conn.dead and self.lives(token)}
+        some = [(token, record, record.connection) for token, record in list(self.records.items())]
+        return {conn for token, record, conn in some if conn is not None and not conn.dead and self.lives(token, record)}
 
     def prune(self, now: float, overdue: Callable[[C], bool]) -> list[C]:
         """Forget what is long over. The connections to give up on: those on which replies are `overdue`, as the transport says.
@@ -227,16 +230,17 @@ class Unanswered(Generic[C]):
         What is on record of them stays until that has happened.
         """
         with self.guard:
-            for token in [token for token, since in self._astray.items() if now - since >= self.overdue]:
+            for token in [token for token, since in list(self._astray.items()) if now - since >= self.overdue]:
                 self._astray.pop(token, None)
             silent: dict[C, None] = {}
-            for _ in range(len(self.records)):
-                token, record = next(iter(self.records.items()))
+            for token, record in list(self.records.items()):  # a copy: a signal's handler may come back in
+                if self.records.get(token) is not record:
+                    continue
                 if now < record.due:
                     break
                 connection = record.connection
                 if connection is not None and not connection.dead:
-                    lives = self.lives(token)
+                    lives = self.lives(token, record)
                     if lives or overdue(connection):
                         record.due = now + self.overdue
                         self.records.move_to_end(token)

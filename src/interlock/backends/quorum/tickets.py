@@ -84,9 +84,9 @@ class Tickets:
                 )
             elif ticket.state in WAITS:
                 ticket.rung = False
-                self._stop_telling(ticket)
             else:
                 ticket.wait_anew(claim.place, self._no_grants())
+            self._stop_telling(ticket)
             ticket.to(State.ASKING)
             return ticket
 

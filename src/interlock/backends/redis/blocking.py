@@ -143,7 +143,7 @@ class BlockingTransport:
         self._reap()
         connecting, moment = self._connector.waiting(), now()
         with self._ledger.guard:  # what is kept for a living token says nothing about the node any more
-            pending = [since for since in self._pending.values() if moment - since < self._ledger.overdue]
+            pending = [since for since in list(self._pending.values()) if moment - since < self._ledger.overdue]
         if len(pending) > CROWD or len(connecting) > CROWD:
             return inf
         return moment - min(pending + connecting, default=moment)

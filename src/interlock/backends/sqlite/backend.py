@@ -197,7 +197,7 @@ class SqliteBackend:
     def lag(self) -> float:
         """See `port.Member.lag`. The file answers within its bound, or says that it cannot."""
         if self._places or self._ledger.records:
-            self._places.prune(now(), self._ledger.lives)
+            self._places.prune(now(), self._ledger.is_live or (lambda token: False))
             self._prune()
         return 0.0
 

@@ -47,7 +47,7 @@ def _no_window() -> list[Patch]:
 
 
 def _undo_of_the_living() -> list[Patch]:
-    return [(Unanswered, "lives", lambda self, token: False)]
+    return [(Unanswered, "lives", lambda self, token, record: False)]
 
 
 def _silence_is_loss() -> list[Patch]:
